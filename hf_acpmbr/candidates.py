@@ -1,0 +1,187 @@
+"""Candidates: the unique texts drawn from a model, with how often each was drawn.
+
+A utility of equal strings is equal, so every stage works on unique texts and weights them by their counts.
+The result is the same as on the expanded list, at (unique)² instead of N² utility calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+TokenIds = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Unique texts in order of first appearance.
+
+    Args:
+        texts: n unique strings (equality of the exact text, no normalisation).
+        counts: (n,) how often each was drawn, at least 1.
+        token_ids: per text the token ids of its most probable tokenisation among those drawn, where known.
+        logprobs: (n,) log-probability of each text under the model, where known.
+        sampling_logprobs: (n,) log-probability under the (truncated) distribution it was drawn from, where known.
+    """
+
+    texts: tuple[str, ...]
+    counts: IntArray
+    token_ids: tuple[TokenIds, ...] | None = None
+    logprobs: FloatArray | None = None
+    sampling_logprobs: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        texts = tuple(self.texts)
+        object.__setattr__(self, "texts", texts)
+        n = len(texts)
+        if n == 0:
+            raise ValueError("candidates is empty: give at least one text")
+        for position, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"candidates[{position}] is {type(text).__name__}, expected str")
+        if len(set(texts)) != n:
+            raise ValueError("candidates has repeated texts: use Candidates.from_texts, which counts them")
+        counts = _readonly(self.counts, np.int64, n, "counts")
+        if counts.min() < 1:
+            raise ValueError(f"counts must be at least 1, got {counts.min()} at index {int(counts.argmin())}")
+        object.__setattr__(self, "counts", counts)
+        if self.token_ids is not None:
+            ids = tuple(tuple(int(token) for token in row) for row in self.token_ids)
+            if len(ids) != n:
+                raise ValueError(f"token_ids has {len(ids)} rows for {n} texts")
+            object.__setattr__(self, "token_ids", ids)
+        for name in ("logprobs", "sampling_logprobs"):
+            values = getattr(self, name)
+            if values is not None:
+                object.__setattr__(self, name, _readonly(values, np.float64, n, name))
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable[str],
+        *,
+        counts: Iterable[int] | None = None,
+        token_ids: Sequence[Sequence[int]] | None = None,
+        logprobs: Iterable[float] | None = None,
+        sampling_logprobs: Iterable[float] | None = None,
+    ) -> Candidates:
+        """Count duplicates; all arguments are aligned with `texts`, which may repeat.
+
+        Equal texts with different token ids are different events, so their probabilities add up, and the ids of the
+        most probable one are kept. Equal texts with equal ids (or without ids) are one event drawn again.
+        """
+        if isinstance(texts, str):
+            raise TypeError("candidates is a single string: give a list of strings")
+        items = list(texts)
+        n = len(items)
+        if n == 0:
+            raise ValueError("candidates is empty: give at least one text")
+        for position, text in enumerate(items):
+            if not isinstance(text, str):
+                raise TypeError(f"candidates[{position}] is {type(text).__name__}, expected str")
+        index: dict[str, int] = {}
+        inverse = np.fromiter((index.setdefault(text, len(index)) for text in items), dtype=np.int64, count=n)
+        drawn = np.ones(n, dtype=np.int64) if counts is None else _readonly(counts, np.int64, n, "counts")
+        totals = np.zeros(len(index), dtype=np.int64)
+        np.add.at(totals, inverse, drawn)
+        ids = None if token_ids is None else [tuple(int(token) for token in row) for row in token_ids]
+        if ids is not None and len(ids) != n:
+            raise ValueError(f"token_ids has {len(ids)} rows for {n} texts")
+        log_p = None if logprobs is None else _readonly(logprobs, np.float64, n, "logprobs")
+        log_q = None if sampling_logprobs is None else _readonly(sampling_logprobs, np.float64, n, "sampling_logprobs")
+        events = _distinct_events(inverse, ids)
+        return cls(
+            texts=tuple(index),
+            counts=totals,
+            token_ids=None if ids is None else _most_probable_ids(events, inverse, ids, log_p, drawn, len(index)),
+            logprobs=None if log_p is None else _log_sum(events, inverse, log_p, len(index)),
+            sampling_logprobs=None if log_q is None else _log_sum(events, inverse, log_q, len(index)),
+        )
+
+    @classmethod
+    def from_counts(cls, counts: dict[str, int]) -> Candidates:
+        """From a mapping text → how often it was drawn, in the mapping's order."""
+        return cls(tuple(counts), np.fromiter(counts.values(), dtype=np.int64, count=len(counts)))
+
+    @classmethod
+    def of(cls, candidates: Candidates | Iterable[str] | dict[str, int]) -> Candidates:
+        """Whatever users have: Candidates, a list of strings with duplicates, or a mapping text → count."""
+        if isinstance(candidates, Candidates):
+            return candidates
+        if isinstance(candidates, dict):
+            return cls.from_counts(candidates)
+        return cls.from_texts(candidates)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __repr__(self) -> str:
+        return f"Candidates({len(self)} unique of {self.total} drawn)"
+
+    @property
+    def total(self) -> int:
+        """How many were drawn, duplicates included: the paper's N."""
+        return int(self.counts.sum())
+
+    @property
+    def weights(self) -> FloatArray:
+        """(n,) share of the draws each text holds; sums to 1."""
+        return np.asarray(self.counts / self.counts.sum(), dtype=np.float64)
+
+    def expanded(self) -> list[str]:
+        """The drawn list with duplicates, grouped by text."""
+        return [text for text, count in zip(self.texts, self.counts, strict=True) for _ in range(int(count))]
+
+
+def _readonly(values: Iterable[float] | npt.NDArray[np.generic], dtype: type, n: int, name: str) -> npt.NDArray:  # type: ignore[type-arg]
+    array = np.array(values if isinstance(values, np.ndarray) else list(values))
+    if array.shape != (n,):
+        raise ValueError(f"{name} has shape {array.shape}, expected ({n},): one value for each text")
+    if dtype is np.int64 and array.dtype.kind not in "iu":
+        if not np.all(np.equal(np.mod(array, 1), 0)):
+            raise ValueError(f"{name} must be whole numbers")
+    array = array.astype(dtype)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise ValueError(f"{name} has NaN at index {int(np.flatnonzero(np.isnan(array))[0])}")
+    array.flags.writeable = False
+    return array
+
+
+def _distinct_events(inverse: IntArray, ids: list[TokenIds] | None) -> IntArray:
+    """Positions of the first draw of every distinct (text, token ids)."""
+    keys = inverse.tolist() if ids is None else list(zip(inverse.tolist(), ids, strict=True))
+    first: dict[object, int] = {}
+    for position, key in enumerate(keys):
+        first.setdefault(key, position)
+    return np.fromiter(first.values(), dtype=np.int64, count=len(first))
+
+
+def _log_sum(events: IntArray, inverse: IntArray, values: FloatArray, n: int) -> FloatArray:
+    total = np.full(n, -np.inf)
+    np.logaddexp.at(total, inverse[events], values[events])
+    return total
+
+
+def _most_probable_ids(
+    events: IntArray,
+    inverse: IntArray,
+    ids: list[TokenIds],
+    log_p: FloatArray | None,
+    drawn: IntArray,
+    n: int,
+) -> tuple[TokenIds, ...]:
+    best: list[int] = [-1] * n
+    rank = drawn if log_p is None else log_p
+    for position in events.tolist():
+        text = int(inverse[position])
+        if best[text] < 0 or rank[position] > rank[best[text]]:
+            best[text] = position
+    return tuple(ids[position] for position in best)
