@@ -1,0 +1,166 @@
+"""Agreement-constrained ALS: the target matrix is factorised together with the matrices of cheaper guides.
+
+"Agreement-Constrained Probabilistic Minimum Bayes Risk Decoding", https://arxiv.org/abs/2512.01316
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ._normal_equations import NormalEquations, Observations, Side
+from .base import Completion, Factors, GuideMasks, GuideScores, Scores, Stopping, as_guides, as_observed, check_settings
+
+
+@dataclass(frozen=True)
+class AgreementALS:
+    """Minimise L_MF(U, V; Õ) + Σ_k [L_MF(U′_k, V′_k; Õ′_k) + γ_k (‖U − U′_k‖² + ‖V − V′_k‖²)] by closed-form sweeps.
+
+    L_MF(U, V; O) = Σ_observed (o_ij − u_iᵀv_j)² + λ(‖U‖² + ‖V‖²). One guide is the paper's method. Within a sweep the
+    guides' rows move first (towards the old u), then the target's (towards the new u′), then the columns likewise.
+
+    Args:
+        rank: d, the number of factors.
+        regularization: λ.
+        agreement: γ, or one γ for each guide. The paper: 0.1 at r=32, 1.0 at r=1024.
+        max_sweeps: at most so many sweeps.
+        tolerance: stop when the objective changes by less than this share of its value in a sweep.
+        center: remove each matrix's observed mean first and add it back, so that a row without scores is average and
+            not zero. `False` is the paper to the letter.
+        seed: of the random starting factors, which all matrices share.
+        absolute_tolerance: take `tolerance` as an absolute change of the objective, as the paper does for [0, 1] scores.
+    """
+
+    rank: int = 8
+    regularization: float = 0.1
+    agreement: float | Sequence[float] = 0.1
+    max_sweeps: int = 30
+    tolerance: float = 1e-4
+    center: bool = True
+    seed: int = 0
+    absolute_tolerance: bool = False
+
+    def __post_init__(self) -> None:
+        check_settings(self.rank, self.regularization, self.max_sweeps, self.tolerance)
+        if isinstance(self.agreement, (list, tuple)):
+            object.__setattr__(self, "agreement", tuple(float(gamma) for gamma in self.agreement))
+        for gamma in np.atleast_1d(np.asarray(self.agreement, dtype=float)):
+            if not gamma >= 0:
+                raise ValueError(f"agreement (γ) must be 0 or more, got {gamma}")
+
+    def complete(
+        self,
+        target_scores: Scores,
+        target_mask: npt.ArrayLike | None = None,
+        guide_scores: GuideScores = None,
+        guide_mask: GuideMasks = None,
+        init: Factors | None = None,
+    ) -> Completion:
+        """Complete the target's (N, M) scores from its own and the guides' observed entries.
+
+        Args:
+            target_scores: (N, M) with `target_mask`, or ObservedScores.
+            guide_scores: the same for a guide, or a list of guides; None factorises the target alone.
+            init: factors to start from, (U, V) for all matrices or (U, V, U′, V′, …), each (n, d).
+        """
+        target = as_observed(target_scores, target_mask, "target_scores")
+        guides = as_guides(guide_scores, guide_mask, target.shape)
+        gammas = self._gammas(len(guides))
+        prepared = [Observations.prepare(scores, self.center) for scores in (target, *guides)]
+        rows, columns = starting_factors(prepared, self.rank, self.seed, init)
+        stop = Stopping(self.tolerance, self.absolute_tolerance, self.max_sweeps)
+        converged = False
+        with torch.inference_mode():
+            while not converged and len(stop.history) < self.max_sweeps:
+                half_sweep([p.rows for p in prepared], columns, rows, self.regularization, gammas)
+                systems = half_sweep([p.columns for p in prepared], rows, columns, self.regularization, gammas)
+                objective = self._objective(prepared, systems, rows, columns, gammas)
+                converged = stop.settled(objective)
+        stop.warn_unless(converged)
+        arrays = [(u.numpy(), v.numpy()) for u, v in zip(rows, columns, strict=True)]
+        return Completion(
+            *arrays[0],
+            offset=prepared[0].offset,
+            sweeps=len(stop.history),
+            converged=converged,
+            objective=tuple(stop.history),
+            guide_factors=tuple(arrays[1:]),
+        )
+
+    def _gammas(self, guides: int) -> list[float]:
+        if isinstance(self.agreement, tuple):
+            if len(self.agreement) != guides:
+                raise ValueError(f"agreement has {len(self.agreement)} values for {guides} guides: give one for each")
+            return list(self.agreement)
+        return [float(self.agreement)] * guides  # type: ignore[arg-type]
+
+    def _objective(
+        self,
+        prepared: list[Observations],
+        systems: list[NormalEquations],
+        rows: list[Tensor],
+        columns: list[Tensor],
+        gammas: list[float],
+    ) -> float:
+        total = 0.0
+        for observations, system, u, v in zip(prepared, systems, rows, columns, strict=True):
+            total += system.squared_error(v, observations.square_sum) + self.regularization * _square_sum(u, v)
+        for gamma, u, v in zip(gammas, rows[1:], columns[1:], strict=True):
+            total += gamma * _square_sum(rows[0] - u, columns[0] - v)
+        return total
+
+
+def half_sweep(
+    sides: Sequence[Side], fixed: list[Tensor], moving: list[Tensor], ridge: float, gammas: list[float]
+) -> list[NormalEquations]:
+    """Update all `moving` factors in place, guides (1, 2, …) first and the target (0) last; return the systems solved."""
+    systems = [NormalEquations.build(side, factors) for side, factors in zip(sides, fixed, strict=True)]
+    for k, gamma in enumerate(gammas, start=1):
+        moving[k] = systems[k].solve(ridge + gamma, gamma * moving[0].to(moving[k].dtype))
+    pull = torch.zeros_like(moving[0])
+    for k, gamma in enumerate(gammas, start=1):
+        pull += gamma * moving[k].to(pull.dtype)
+    moving[0] = systems[0].solve(ridge + sum(gammas), pull)
+    return systems
+
+
+def starting_factors(
+    prepared: list[Observations], rank: int, seed: int, init: Factors | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Row and column factors of every matrix: from `init`, else random at the scale of the scores, shared by all."""
+    n, m = prepared[0].shape
+    if init is not None:
+        factors = [np.asarray(part, dtype=np.float64) for part in init]
+        if len(factors) == 2:
+            factors = factors * len(prepared)
+        if len(factors) != 2 * len(prepared):
+            raise ValueError(
+                f"init has {len(factors)} factors, expected 2 or {2 * len(prepared)} (U, V of each matrix)"
+            )
+        for k, factor in enumerate(factors):
+            expected = (m if k % 2 else n, rank)
+            if factor.shape != expected:
+                raise ValueError(f"init[{k}] has shape {factor.shape}, expected {expected}")
+    else:
+        # Non-negative, so that every u_iᵀv̄ has the sign of row i's scores from the first sweep on: with few scores a
+        # start of mixed signs averages the rows' effects away. E[u²]E[v²]·d equals the scores' mean square, so that
+        # scaling the scores scales the start along with them.
+        power = prepared[0].square_sum / prepared[0].count
+        spread = (power / rank) ** 0.25 if power > 0 else 1.0
+        random = np.random.default_rng(seed)
+        factors = [np.abs(random.normal(0.0, spread, (size, rank))) for size in (n, m)]
+        for side, factor in enumerate(factors):
+            # The minimiser where nobody has a score is 0; from elsewhere it is reached only slowly, by γ/(λ+γ) a step.
+            factor[~np.logical_or.reduce([p.seen[side].numpy() for p in prepared])] = 0.0
+        factors = factors * len(prepared)
+    tensors = [torch.tensor(f, dtype=prepared[k // 2].dtype) for k, f in enumerate(factors)]
+    return tensors[0::2], tensors[1::2]
+
+
+def _square_sum(*tensors: Tensor) -> float:
+    return sum(float(tensor.double().square().sum()) for tensor in tensors)

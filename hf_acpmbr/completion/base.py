@@ -1,0 +1,160 @@
+"""What every completer takes and returns."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..candidates import FloatArray
+from ..matrix import ObservedScores
+
+# An (N, M) numpy array, torch tensor or nested list, or the sparse form that the stages exchange.
+Scores: TypeAlias = "ObservedScores | npt.ArrayLike"
+GuideScores: TypeAlias = "Scores | Sequence[Scores] | None"
+GuideMasks: TypeAlias = "npt.ArrayLike | Sequence[npt.ArrayLike | None] | None"
+Factors: TypeAlias = "tuple[npt.ArrayLike, ...]"
+
+
+class ConvergenceWarning(UserWarning):
+    """A solver stopped at its limit of sweeps before the objective had settled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """A completed score matrix O ≈ U Vᵀ + offset, kept as factors.
+
+    Args:
+        row_factors: U, (N, d).
+        column_factors: V, (M, d).
+        offset: what was removed from the scores before factorising (0 without centring).
+        sweeps: how many sweeps were made.
+        converged: whether the objective settled before the limit of sweeps.
+        objective: the value of the objective after every sweep.
+        guide_factors: (U′, V′) of every guide.
+    """
+
+    row_factors: FloatArray
+    column_factors: FloatArray
+    offset: float = 0.0
+    sweeps: int = 0
+    converged: bool = True
+    objective: tuple[float, ...] = ()
+    guide_factors: tuple[tuple[FloatArray, FloatArray], ...] = field(default=(), repr=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.row_factors), len(self.column_factors)
+
+    @cached_property
+    def matrix(self) -> FloatArray:
+        """(N, M), built at the first use."""
+        return np.asarray(self.row_factors @ self.column_factors.T + self.offset)
+
+    def expected(self, weights: npt.ArrayLike | None = None) -> FloatArray:
+        """(N,) weighted mean of every row, without building the matrix. Default: all columns weigh the same."""
+        m = len(self.column_factors)
+        share = np.full(m, 1.0 / m) if weights is None else np.asarray(weights, dtype=np.float64)
+        if share.shape != (m,):
+            raise ValueError(f"weights has shape {share.shape}, expected ({m},): one for each pseudo-reference")
+        share = share / share.sum()
+        return np.asarray(self.row_factors @ (share @ self.column_factors) + self.offset)
+
+
+class Completer(Protocol):
+    """One call for all: a completer that uses no guide ignores the guide arguments."""
+
+    def complete(
+        self,
+        scores: Scores,
+        mask: npt.ArrayLike | None = None,
+        guide_scores: GuideScores = None,
+        guide_mask: GuideMasks = None,
+        init: Factors | None = None,
+    ) -> Completion: ...
+
+
+def as_observed(scores: Scores, mask: npt.ArrayLike | None, name: str) -> ObservedScores:
+    """Sparse form of either kind of input, refused if nothing was observed."""
+    if isinstance(scores, ObservedScores):
+        if mask is not None:
+            raise ValueError(f"{name} is ObservedScores, which knows its pairs: leave its mask out")
+        observed = scores
+    else:
+        observed = ObservedScores.from_dense(scores, mask)
+    if not len(observed):
+        raise ValueError(f"{name} holds no observed score: score at least one pair")
+    return observed
+
+
+def as_guides(scores: GuideScores, mask: GuideMasks, shape: tuple[int, int]) -> list[ObservedScores]:
+    """The guides as a list: one matrix is a list of one; a list or tuple of matrices is taken as several."""
+    if scores is None:
+        return []
+    several = isinstance(scores, (list, tuple)) and (
+        isinstance(scores[0], ObservedScores) or np.ndim(_shape_only(scores[0])) == 2
+    )
+    matrices: Sequence[Any] = scores if several else [scores]  # type: ignore[assignment]
+    masks: Sequence[Any] = mask if several and mask is not None else [mask] * len(matrices)  # type: ignore[assignment]
+    if len(masks) != len(matrices):
+        raise ValueError(f"guide_mask has {len(masks)} masks for {len(matrices)} guides: give one for each")
+    guides = [
+        as_observed(matrix, flags, f"guide_scores[{k}]")
+        for k, (matrix, flags) in enumerate(zip(matrices, masks, strict=True))
+    ]
+    for k, guide in enumerate(guides):
+        if guide.shape != shape:
+            raise ValueError(f"guide_scores[{k}] has shape {guide.shape}, the target {shape}: they must agree")
+    return guides
+
+
+def _shape_only(value: Any) -> Any:
+    return value if isinstance(value, np.ndarray) or not hasattr(value, "detach") else np.empty(tuple(value.shape))
+
+
+def check_settings(rank: int, regularization: float, max_sweeps: int, tolerance: float) -> None:
+    """Refuse settings that cannot work, by name."""
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1, got {rank}")
+    if not regularization >= 0:
+        raise ValueError(f"regularization (λ) must be 0 or more, got {regularization}")
+    if max_sweeps < 1:
+        raise ValueError(f"max_sweeps must be at least 1, got {max_sweeps}")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance must be 0 or more, got {tolerance}")
+
+
+@dataclass
+class Stopping:
+    """When the objective has settled: its last change is below `tolerance`, relative to its value or absolute.
+
+    An absolute tolerance depends on the metric's range: 1e-4 never stops on 0–100 scores and stops too early on tiny
+    ones. Relative to the objective it means the same for all.
+    """
+
+    tolerance: float
+    absolute: bool
+    max_sweeps: int
+    history: list[float] = field(default_factory=list)
+
+    def settled(self, objective: float) -> bool:
+        """Record the objective after a sweep; True once it no longer changes. Never after the first sweep."""
+        self.history.append(objective)
+        if len(self.history) < 2:
+            return False
+        change = abs(self.history[-2] - self.history[-1])
+        return change <= self.tolerance * (1.0 if self.absolute else max(self.history[-2], np.finfo(float).tiny))
+
+    def warn_unless(self, converged: bool) -> None:
+        if not converged and self.max_sweeps > 1:
+            warnings.warn(
+                f"the completion stopped after {self.max_sweeps} sweeps with the objective still changing: "
+                "raise max_sweeps or tolerance",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
