@@ -1,0 +1,18 @@
+"""Pairs → scores: metrics as MBR utilities, loaded by name, each also an `evaluate` metric."""
+
+from .base import PairScorer, Statistics, Utility
+from .engine import Scorer, score_together
+from .load import as_utility, available_utilities, load_utility
+from .stored import MatrixUtility
+
+__all__ = [
+    "MatrixUtility",
+    "PairScorer",
+    "Scorer",
+    "Statistics",
+    "Utility",
+    "as_utility",
+    "available_utilities",
+    "load_utility",
+    "score_together",
+]

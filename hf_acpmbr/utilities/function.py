@@ -1,0 +1,66 @@
+"""A plain Python callable as a utility, and objects that bring only `score` and `higher_is_better`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..candidates import FloatArray, IntArray
+from .base import Kernel, Statistics, Utility
+
+
+class FunctionUtility(Utility):
+    """`function(hypotheses, references[, sources])` over aligned lists → one number each.
+
+    Args:
+        function: the callable; it gets `sources` if it has a parameter of that name.
+        name: for signatures and reports; default: the function's own name.
+        higher_is_better: direction of its values.
+        scale: the span that corresponds to 1.0.
+        symmetric: True if swapping hypothesis and reference changes nothing; then half the calls suffice.
+        needs_source: default: whether the function has a parameter `sources` without a default.
+        parameters: network parameters behind it, for the cost model.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        higher_is_better: bool = True,
+        scale: float = 1.0,
+        symmetric: bool = False,
+        needs_source: bool | None = None,
+        parameters: int = 0,
+        device: str = "cpu",
+        **options: object,
+    ) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        if not callable(function):
+            raise TypeError(f"function must be callable, got {type(function).__name__}")
+        self.function = function
+        self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
+        self.higher_is_better, self.scale, self.symmetric = higher_is_better, float(scale), symmetric
+        self.needs_source = _requires_sources(function) if needs_source is None else needs_source
+        self.parameters, self.device = parameters, device
+
+    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+        """One call of the function for all new pairs."""
+
+        def run(hypotheses: IntArray, references: IntArray, source_indices: IntArray) -> FloatArray:
+            arguments = [[texts[k] for k in hypotheses], [texts[k] for k in references]]
+            named = {"sources": [sources[k] for k in source_indices]} if self.needs_source else {}
+            return np.asarray(self.function(*arguments, **named), dtype=np.float64)
+
+        return run
+
+
+def _requires_sources(function: Callable[..., Any]) -> bool:
+    try:
+        parameter = inspect.signature(function).parameters.get("sources")
+    except (TypeError, ValueError):  # builtins without a signature
+        return False
+    return parameter is not None and parameter.default is inspect.Parameter.empty

@@ -1,0 +1,85 @@
+"""`load_utility` and `as_utility`: from a name, hub id, path or object to a Utility."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .base import Utility
+from .table import UTILITIES, Entry
+
+
+def available_utilities() -> list[str]:
+    """Names that `load_utility` knows."""
+    return list(UTILITIES)
+
+
+def load_utility(name: str, **options: Any) -> Utility:
+    """A utility by name ("chrf", "bleurt-20", ...), hub id or path of a checkpoint, or path of an `evaluate` script.
+
+    Args:
+        name: see `available_utilities()`; hub ids and folders in the public checkpoint formats work too.
+        options: of the utility; networks take `device=`, `dtype=`, `batch_tokens=`, `compile=`, all take `cache=`
+            (a file that keeps scores between runs) and `progress=`.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"load_utility takes a name, got {type(name).__name__}: use as_utility for objects")
+    entry = UTILITIES.get(name.lower()) or _from_path(name)
+    if entry is None:
+        raise ValueError(_unknown(name))
+    factory: Callable[..., Utility] = getattr(importlib.import_module(f".{entry.module}", __package__), entry.factory)
+    return factory(**{**entry.options, **options})
+
+
+def as_utility(utility: Any, **options: Any) -> Utility:
+    """Whatever users have, as a Utility: one already, a name, an `evaluate` module, a callable, or an object with
+    `score(hypotheses, references, sources=None)` and `higher_is_better`."""
+    if isinstance(utility, str):
+        return load_utility(utility, **options)
+    if isinstance(utility, Utility):
+        if options:
+            raise ValueError(f"options {sorted(options)} have no effect on a ready utility: set them when making it")
+        return utility
+    if hasattr(utility, "score") and hasattr(utility, "higher_is_better"):
+        return _from_score_object(utility, options)
+    if hasattr(utility, "compute") and hasattr(utility, "features"):
+        from .evaluate_module import EvaluateUtility
+
+        return EvaluateUtility(utility, **options)
+    if callable(utility):
+        from .function import FunctionUtility
+
+        return FunctionUtility(utility, **options)
+    raise TypeError(
+        f"{type(utility).__name__} is no utility: give a name, an evaluate module, a callable "
+        "f(hypotheses, references) or an object with score(hypotheses, references, sources=None) and higher_is_better"
+    )
+
+
+def _from_score_object(utility: Any, options: dict[str, Any]) -> Utility:
+    from .function import FunctionUtility
+
+    known = {
+        key: getattr(utility, key)
+        for key in ("name", "higher_is_better", "scale", "symmetric", "needs_source", "parameters", "device")
+        if hasattr(utility, key)
+    }
+    known.setdefault("name", type(utility).__name__)
+    return FunctionUtility(utility.score, **{**known, **options})
+
+
+def _from_path(name: str) -> Entry | None:
+    path = Path(name).expanduser()
+    script = path / f"{path.name}.py" if path.is_dir() else path
+    if script.suffix == ".py" and script.is_file():
+        return Entry("evaluate_module", "EvaluateUtility", {"module": str(path)})
+    return None
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), UTILITIES, n=3)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known names: {', '.join(UTILITIES)}"
+    return f"unknown utility {name!r}: {hint} Hub ids, checkpoint folders and evaluate scripts are accepted too"

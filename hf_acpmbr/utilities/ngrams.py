@@ -1,0 +1,168 @@
+"""Clipped n-gram matches of many text pairs: the common part of chrF and BLEU.
+
+Every text is cut into n-grams once. The k-th occurrence of an n-gram in a text becomes the feature (n-gram, k), so the
+clipped match count Σ min(count_h, count_r) of two texts is the number of features they share. For one hypothesis its
+features are marked in a table; each reference's matches are then one gather and one sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..candidates import FloatArray, IntArray
+
+Symbols = Sequence[str]  # a text as characters or as words
+_WORD = 8  # flags are summed eight at a time
+
+
+class NGramCounts:
+    """N-grams of T texts, for orders 1..n of one kind of symbol (characters or words).
+
+    Args:
+        symbols: per text its symbols.
+        order: longest n-gram.
+    """
+
+    def __init__(self, symbols: Sequence[Symbols], order: int) -> None:
+        self.order = order
+        lengths = np.fromiter((len(text) for text in symbols), dtype=np.int64, count=len(symbols))
+        n = np.arange(1, order + 1)
+        self.totals: IntArray = np.maximum(lengths[:, None] - n + 1, 0)
+        owner = np.repeat(np.arange(len(symbols)), lengths)
+        last = np.repeat(np.cumsum(lengths), lengths)
+        codes = _symbol_codes(symbols)
+        self._texts: list[IntArray] = []
+        self._grams: list[IntArray] = []
+        gram = codes
+        positions = np.arange(codes.size)
+        for size in range(1, order + 1):
+            if size > 1:
+                inside = positions[positions + size <= last[positions]]
+                kept = np.searchsorted(positions, inside)
+                pair = gram[kept] * (int(codes.max(initial=0)) + 1) + codes[inside + size - 1]
+                gram = np.unique(pair, return_inverse=True)[1].reshape(-1)
+                positions = inside
+            self._texts.append(owner[positions])
+            self._grams.append(np.asarray(gram, dtype=np.int64))
+
+    def aggregate(self, members: IntArray, weights: FloatArray) -> tuple[list[FloatArray], FloatArray]:
+        """Mean n-gram counts of texts `members` under (K, m) weights: (K, grams) for each order, and totals (K, n)."""
+        by_text = np.stack([np.bincount(members, weights=row, minlength=self.totals.shape[0]) for row in weights])
+        means: list[FloatArray] = []
+        for texts, grams in zip(self._texts, self._grams, strict=True):
+            size = int(grams.max(initial=-1)) + 1
+            rows = [np.bincount(grams, weights=row[texts], minlength=size) for row in by_text]
+            means.append(np.stack(rows).astype(np.float64))
+        return means, by_text @ self.totals
+
+    def aggregate_matches(self, hypotheses: IntArray, means: list[FloatArray]) -> FloatArray:
+        """(k, K, n) clipped matches Σ min(count_h, mean count) of texts against aggregated counts."""
+        out = np.zeros((hypotheses.size, means[0].shape[0], self.order))
+        place = np.full(self.totals.shape[0], -1)
+        place[hypotheses] = np.arange(hypotheses.size)
+        for n, (texts, grams, mean) in enumerate(zip(self._texts, self._grams, means, strict=True)):
+            keep = place[texts] >= 0
+            size = mean.shape[1]
+            keys, counts = np.unique(place[texts[keep]] * max(size, 1) + grams[keep], return_counts=True)
+            rows, gram = np.divmod(keys, max(size, 1))
+            for k in range(mean.shape[0]):
+                clipped = np.minimum(counts, mean[k, gram])
+                out[:, k, n] = np.bincount(rows, weights=clipped, minlength=hypotheses.size)
+        # `hypotheses` may repeat: only the last place of each text was filled.
+        return np.asarray(out[place[hypotheses]])
+
+    def features(self) -> list[tuple[IntArray, IntArray]]:
+        """Per order (text, feature) of every occurrence, without features that only one text has."""
+        out = []
+        for texts, grams in zip(self._texts, self._grams, strict=True):
+            order = np.lexsort((texts, grams))
+            t, g = texts[order], grams[order]
+            new_run = np.ones(t.size, dtype=bool)
+            new_run[1:] = (t[1:] != t[:-1]) | (g[1:] != g[:-1])
+            starts = np.flatnonzero(new_run)
+            rank = np.arange(t.size) - np.repeat(starts, np.diff(np.append(starts, t.size)))
+            key = g * (int(rank.max(initial=0)) + 1) + rank
+            _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
+            shared = counts[inverse.reshape(-1)] > 1
+            feature = np.unique(key[shared], return_inverse=True)[1].reshape(-1)
+            out.append((t[shared], np.asarray(feature, dtype=np.int64)))
+        return out
+
+
+class MatchTable:
+    """Shared features of text pairs, laid out for fast counting.
+
+    Args:
+        counts: one or several kinds of n-grams over the same T texts.
+    """
+
+    def __init__(self, counts: Sequence[NGramCounts]) -> None:
+        self.totals: IntArray = np.concatenate([kind.totals for kind in counts], axis=1)
+        per_order = [part for kind in counts for part in kind.features()]
+        texts = self.totals.shape[0]
+        widths = [_round_up(int(np.bincount(t, minlength=1).max(initial=0))) for t, _ in per_order]
+        self._bounds = np.concatenate([[0], np.cumsum(widths)])
+        offsets = np.concatenate([[0], np.cumsum([int(f.max(initial=-1)) + 1 for _, f in per_order])])
+        nothing = int(offsets[-1])  # a feature no text has fills the gaps
+        self._features: IntArray = np.full((texts, int(self._bounds[-1])), nothing, dtype=np.int64)
+        for o, (t, f) in enumerate(per_order):
+            order = np.argsort(t, kind="stable")
+            t, f = t[order], f[order]
+            first = np.searchsorted(t, t)
+            self._features[t, self._bounds[o] + np.arange(t.size) - first] = f + offsets[o]
+        self._marks: npt.NDArray[np.uint8] = np.zeros(nothing + 1, dtype=np.uint8)
+        self._nothing = nothing
+
+    def matches(self, hypotheses: IntArray, references: IntArray) -> IntArray:
+        """(k, orders) clipped match counts of aligned text indices."""
+        out = np.zeros((hypotheses.size, self.totals.shape[1]), dtype=np.int64)
+        by_row = np.argsort(hypotheses, kind="stable")
+        rows = hypotheses[by_row]
+        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1])) if rows.size else rows
+        ends = np.append(starts[1:], rows.size)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            pairs = by_row[start:end]
+            out[pairs] = self._row(int(rows[start]), references[pairs])
+        same = hypotheses == references
+        out[same] = self.totals[hypotheses[same]]
+        return out
+
+    def _row(self, hypothesis: int, references: IntArray) -> IntArray:
+        own = self._features[hypothesis]
+        self._marks[own] = 1
+        self._marks[self._nothing] = 0
+        hits = self._marks.take(self._features[references])
+        self._marks[own] = 0
+        out = np.empty((references.size, self.totals.shape[1]), dtype=np.int64)
+        for o in range(out.shape[1]):
+            out[:, o] = _sum_flags(hits[:, self._bounds[o] : self._bounds[o + 1]])
+        return out
+
+
+def _sum_flags(flags: npt.NDArray[np.uint8]) -> IntArray:
+    """Row sums of 0/1 bytes, eight bytes a step: a lane of a 64-bit word holds at most 255, so 255 words at a time."""
+    total = np.zeros(flags.shape[0], dtype=np.int64)
+    block = 255 * _WORD
+    for start in range(0, flags.shape[1], block):
+        words = np.ascontiguousarray(flags[:, start : start + block]).view(np.uint64)
+        lanes = words.sum(axis=1, dtype=np.uint64)
+        total += lanes.view(np.uint8).reshape(-1, _WORD).sum(axis=1, dtype=np.int64)
+    return total
+
+
+def _round_up(width: int) -> int:
+    return -(-width // _WORD) * _WORD
+
+
+def _symbol_codes(symbols: Sequence[Symbols]) -> IntArray:
+    """One integer for each symbol of all texts, in order; equal symbols have equal integers."""
+    if all(isinstance(text, str) for text in symbols):
+        raw = "".join(symbols).encode("utf-32-le", "surrogatepass")  # type: ignore[arg-type]
+        points = np.frombuffer(raw, dtype=np.uint32)
+        return np.asarray(np.unique(points, return_inverse=True)[1], dtype=np.int64).reshape(-1)
+    index: dict[str, int] = {}
+    number: Callable[[str], int] = lambda symbol: index.setdefault(symbol, len(index))  # noqa: E731
+    return np.fromiter((number(symbol) for text in symbols for symbol in text), dtype=np.int64)

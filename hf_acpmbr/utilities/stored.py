@@ -1,0 +1,78 @@
+"""A utility whose scores are known: a stored full matrix, for benchmarks and simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..candidates import FloatArray, IntArray
+from .base import Kernel, Statistics, Utility
+
+
+class MatrixUtility(Utility):
+    """Looks scores up in an (N, M) matrix by text, and counts them as calls.
+
+    Args:
+        matrix: (N, M) scores of hypotheses × references.
+        hypotheses: N unique texts naming the rows; default "0", "1", ...
+        references: M unique texts naming the columns; default: the hypotheses if the matrix is square.
+        name: for signatures and reports.
+        higher_is_better: direction of the scores.
+        scale: the span that corresponds to 1.0 (100 for a 0–100 metric).
+        parameters: size of the network that stands behind the scores, for the cost model.
+    """
+
+    def __init__(
+        self,
+        matrix: npt.ArrayLike,
+        hypotheses: Sequence[str] | None = None,
+        references: Sequence[str] | None = None,
+        *,
+        name: str = "matrix",
+        higher_is_better: bool = True,
+        scale: float = 1.0,
+        parameters: int = 0,
+        device: str = "cpu",
+        **options: object,
+    ) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.matrix: FloatArray = np.asarray(matrix, dtype=np.float64)
+        if self.matrix.ndim != 2:
+            raise ValueError(f"matrix must be 2-D (hypotheses × references), got shape {self.matrix.shape}")
+        n, m = self.matrix.shape
+        if hypotheses is None:
+            hypotheses = [str(i) for i in range(n)]
+        if references is None:
+            references = hypotheses if m == n else [str(j) for j in range(m)]
+        self._rows = _positions(hypotheses, n, "hypotheses")
+        self._columns = _positions(references, m, "references")
+        self.name, self.higher_is_better, self.device = name, higher_is_better, device
+        self.scale, self.parameters = float(scale), int(parameters)
+
+    @property
+    def signature(self) -> str:
+        return f"{self.name}[{self.matrix.shape[0]}x{self.matrix.shape[1]}]"
+
+    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+        """A look-up by text."""
+        rows = np.array([self._rows.get(text, -1) for text in texts], dtype=np.int64)
+        columns = np.array([self._columns.get(text, -1) for text in texts], dtype=np.int64)
+
+        def look_up(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+            i, j = rows[hypotheses], columns[references]
+            for found, asked, side in ((i, hypotheses, "hypothesis"), (j, references, "reference")):
+                if (found < 0).any():
+                    unknown = texts[int(asked[np.flatnonzero(found < 0)[0]])]
+                    raise ValueError(f"the stored matrix of {self.name!r} has no {side} {unknown!r}")
+            return np.asarray(self.matrix[i, j])
+
+        return look_up
+
+
+def _positions(texts: Sequence[str], size: int, name: str) -> dict[str, int]:
+    index = {text: position for position, text in enumerate(texts)}
+    if len(texts) != size or len(index) != size:
+        raise ValueError(f"{name} must be {size} unique texts, got {len(texts)} of which {len(index)} are unique")
+    return index
