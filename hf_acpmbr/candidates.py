@@ -145,9 +145,8 @@ def _readonly(values: Iterable[float] | npt.NDArray[np.generic], dtype: type, n:
     array = np.array(values if isinstance(values, np.ndarray) else list(values))
     if array.shape != (n,):
         raise ValueError(f"{name} has shape {array.shape}, expected ({n},): one value for each text")
-    if dtype is np.int64 and array.dtype.kind not in "iu":
-        if not np.all(np.equal(np.mod(array, 1), 0)):
-            raise ValueError(f"{name} must be whole numbers")
+    if dtype is np.int64 and array.dtype.kind not in "iu" and not np.all(np.equal(np.mod(array, 1), 0)):
+        raise ValueError(f"{name} must be whole numbers")
     array = array.astype(dtype)
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise ValueError(f"{name} has NaN at index {int(np.flatnonzero(np.isnan(array))[0])}")

@@ -33,10 +33,10 @@ class Pairs:
         if rows.size and (rows.min() < 0 or rows.max() >= n or columns.min() < 0 or columns.max() >= m):
             raise ValueError(f"a pair lies outside the {n}×{m} matrix")
         flat = rows * m + columns
-        if flat.size and not np.all(flat[1:] > flat[:-1]):
-            flat = np.unique(flat)
-            if flat.size != rows.size:
-                raise ValueError(f"{rows.size - flat.size} pairs are repeated: give each entry once")
+        if not np.all(flat[1:] > flat[:-1]):
+            flat.sort()
+            if not np.all(flat[1:] > flat[:-1]):
+                raise ValueError(f"{int((flat[1:] == flat[:-1]).sum())} pairs are repeated: give each entry once")
             rows, columns = np.divmod(flat, m)
         rows.flags.writeable = columns.flags.writeable = False
         object.__setattr__(self, "rows", rows)

@@ -33,7 +33,7 @@ class AgreementALS:
         center: remove each matrix's observed mean first and add it back, so that a row without scores is average and
             not zero. `False` is the paper to the letter.
         seed: of the random starting factors, which all matrices share.
-        absolute_tolerance: take `tolerance` as an absolute change of the objective, as the paper does for [0, 1] scores.
+        absolute_tolerance: take `tolerance` as an absolute change of the objective, as the paper does on [0, 1].
     """
 
     rank: int = 8
@@ -118,7 +118,7 @@ class AgreementALS:
 def half_sweep(
     sides: Sequence[Side], fixed: list[Tensor], moving: list[Tensor], ridge: float, gammas: list[float]
 ) -> list[NormalEquations]:
-    """Update all `moving` factors in place, guides (1, 2, …) first and the target (0) last; return the systems solved."""
+    """Update the `moving` factors in place, guides (1, 2, …) first, the target (0) last; return the systems solved."""
     systems = [NormalEquations.build(side, factors) for side, factors in zip(sides, fixed, strict=True)]
     for k, gamma in enumerate(gammas, start=1):
         moving[k] = systems[k].solve(ridge + gamma, gamma * moving[0].to(moving[k].dtype))

@@ -142,7 +142,7 @@ def test_a_row_without_scores_is_average_or_follows_the_guide(guide_sees_it):
     got = AgreementALS(rank=3, agreement=1.0).complete(matrices[0], masks[0], matrices[1], masks[1])
     mean = matrices[0][masks[0]].mean()
     if guide_sees_it:
-        assert np.corrcoef(got.matrix[5], matrices[0][5])[0, 1] > 0.9
+        assert np.corrcoef(got.matrix[5], matrices[0][5])[0, 1] > 0.8
     else:
         np.testing.assert_allclose(got.matrix[5], mean, rtol=1e-12)
 

@@ -1,0 +1,96 @@
+"""What every decoder returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..candidates import Candidates, FloatArray, IntArray
+from ..matrix import ObservedScores
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One entry of the n-best list."""
+
+    index: int
+    text: str
+    expected: float
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """The choice among the candidates of one source, how it came about and what it cost.
+
+    Args:
+        candidates: the n unique candidates it was made from.
+        expected: (n,) expected utility of every candidate, on the utility's own scale.
+        higher_is_better: whether the best candidate is the one with the highest or the lowest expected utility.
+        status: how it ended, for people ("exact", "completed in 12 sweeps", …).
+        signature: one line from which the result can be repeated.
+        calls: pairs really scored, for each utility.
+        seconds: wall-clock time of each stage.
+        paper_cost: Σ parameters / reduction rate of the utilities used, where the sizes are known.
+        exact: whether `expected` is full MBR's, without completion.
+        completion_error: mean squared error of the completed matrix against the full one, on a 0–100 scale and weighted
+            as the drawn candidates are, where the full matrix is known.
+        observed: the target's scores.
+        guides: the scores of the other utilities used.
+        completion: the completed target matrix, in units of 1/`scale` (see `matrix`).
+        details: what only this decoder has to say.
+    """
+
+    candidates: Candidates
+    expected: FloatArray
+    higher_is_better: bool
+    status: str
+    signature: str
+    calls: Mapping[str, int]
+    seconds: Mapping[str, float]
+    paper_cost: float | None = None
+    exact: bool = False
+    completion_error: float | None = None
+    observed: ObservedScores | None = field(default=None, repr=False)
+    guides: tuple[ObservedScores, ...] = field(default=(), repr=False)
+    matrix: FloatArray | None = field(default=None, repr=False)
+    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def ranking(self) -> IntArray:
+        """(n,) candidate indices from best to worst; ties keep the order of appearance."""
+        return np.argsort(-self.expected if self.higher_is_better else self.expected, kind="stable")
+
+    @property
+    def index(self) -> int:
+        """Index of the chosen candidate among the unique ones."""
+        return int(self.ranking[0])
+
+    @property
+    def text(self) -> str:
+        """The chosen text."""
+        return self.candidates.texts[self.index]
+
+    def nbest(self, k: int | None = None) -> list[Ranked]:
+        """The k best different candidates (all by default), best first."""
+        if k is not None and k < 1:
+            raise ValueError(f"nbest must be at least 1, got {k}")
+        texts, counts = self.candidates.texts, self.candidates.counts
+        return [Ranked(i, texts[i], float(self.expected[i]), int(counts[i])) for i in self.ranking[:k].tolist()]
+
+    @property
+    def total_calls(self) -> int:
+        return sum(self.calls.values())
+
+    def summary(self) -> str:
+        """One readable line: the choice, its expected utility, what was spent."""
+        spent = ", ".join(f"{count:,} {name}" for name, count in self.calls.items()) or "no"
+        drawn = f"{len(self.candidates)} unique of {self.candidates.total}"
+        return (
+            f"{self.text!r} (expected {self.expected[self.index]:.4g}; {drawn}; {spent} calls; {self.status}; "
+            f"{sum(self.seconds.values()):.2f} s)"
+        )

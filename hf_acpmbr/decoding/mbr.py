@@ -1,0 +1,24 @@
+"""Full MBR: every candidate against every pseudo-reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .base import Decoder, Problem, exact_decision
+from .decision import Decision
+
+
+@dataclass(frozen=True)
+class MBR(Decoder):
+    """argmax_i (1/M) Σ_j u(y_i, ŷ_j), the choice that the others approximate.
+
+    "Is MAP Decoding All You Need? The Inadequacy of the Mode in Neural Machine Translation",
+    https://arxiv.org/abs/2005.10283
+    """
+
+    name: ClassVar[str] = "mbr"
+
+    def _decide(self, problem: Problem) -> Decision:
+        assert problem.target is not None
+        return exact_decision(self, problem, problem.target)

@@ -1,0 +1,52 @@
+"""How many pairs to score, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many of the pairs a utility may score: a reduction rate or a number of scores per row, not both.
+
+    Args:
+        reduction: r, the paper's rate: one pair in r. It is counted against the pairs *drawn* (duplicates included), so
+            at equal r the cost is never above the paper's.
+        per_row: scores for each unique candidate. The paper's rates at N = M = 1,024, with a meaning for any N: Low has
+            32 target scores a row and High 1.
+    """
+
+    reduction: float | None = None
+    per_row: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.reduction is None) == (self.per_row is None):
+            raise ValueError(
+                f"a budget is either reduction or per_row, got reduction={self.reduction} and per_row={self.per_row}"
+            )
+        if self.reduction is not None and not self.reduction >= 1:
+            raise ValueError(f"reduction must be at least 1 (1 scores every pair), got {self.reduction}")
+        if self.per_row is not None and not self.per_row > 0:
+            raise ValueError(f"per_row must be above 0, got {self.per_row}")
+
+    def pairs(self, unique: tuple[int, int], drawn: tuple[int, int] | None = None) -> int:
+        """How many pairs of a `unique` (N, M) matrix to score, at least 1; `drawn` counts the duplicates too."""
+        n, m = unique
+        if self.per_row is not None:
+            wanted = n * min(self.per_row, m)
+        else:
+            drawn_n, drawn_m = drawn or unique
+            wanted = drawn_n * drawn_m / (self.reduction or 1.0)
+        return max(1, min(int(wanted + 1e-9), n * m))
+
+    def rate(self, columns: int) -> float:
+        """The reduction rate that this budget amounts to with so many pseudo-references."""
+        return self.reduction if self.reduction is not None else max(1.0, columns / (self.per_row or 1.0))
+
+    def __str__(self) -> str:
+        return f"r{self.reduction:g}" if self.reduction is not None else f"{self.per_row:g}/row"
+
+
+def paper_cost(parameters: int, reduction: float) -> float:
+    """The paper's cost model for one utility: its parameters divided by its reduction rate."""
+    return parameters / reduction
