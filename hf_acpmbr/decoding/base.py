@@ -6,13 +6,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..candidates import Candidates, FloatArray
+from ..candidates import Candidates, FloatArray, IntArray
 from ..matrix import ObservedScores, Pairs
 from ..utilities import Scorer, Utility, as_utility, score_together
 from ..version import __version__
@@ -82,6 +82,7 @@ class Problem:
     guides: tuple[Scorer, ...]
     full_matrix: FloatArray | None
     seconds: dict[str, float] = field(default_factory=dict)
+    among: list[Scorer] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -114,10 +115,23 @@ class Problem:
             values = score_together([(scorer, pairs.rows, pairs.columns) for scorer, pairs in jobs])
         return [ObservedScores(pairs, scores) for (_, pairs), scores in zip(jobs, values, strict=True)]
 
+    def score_block(self, scorer: Scorer, rows: IntArray, columns: IntArray) -> FloatArray:
+        """(len(rows), len(columns)) scores of a rectangular part of the matrix."""
+        with self.timed(scorer.utility.name):
+            values = scorer(np.repeat(rows, len(columns)), np.tile(columns, len(rows)))
+        return values.reshape(len(rows), len(columns))
+
+    def among_candidates(self, scorer: Scorer) -> Scorer:
+        """The same utility for candidates against candidates; the same scorer where these are the references."""
+        if self.references.texts == self.candidates.texts:
+            return scorer
+        self.among.append(scorer.utility.prepare(self.candidates.texts, self.candidates.texts, self.source))
+        return self.among[-1]
+
     def calls(self) -> dict[str, int]:
         """Pairs really scored so far, for each utility."""
         calls: dict[str, int] = {}
-        for scorer in (self.target, *self.guides):
+        for scorer in (self.target, *self.guides, *self.among):
             if scorer is not None:
                 calls[scorer.utility.name] = calls.get(scorer.utility.name, 0) + scorer.calls
         return calls
@@ -201,8 +215,9 @@ class Decoder(ABC):
         )
 
     def options(self) -> Mapping[str, object]:
-        """What goes into the signature besides utilities, sizes and seed."""
-        return {}
+        """What goes into the signature besides utilities, sizes and seed: the decoder's fields."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
+        return {k: "+".join(map(str, value)) if isinstance(value, tuple) else value for k, value in values.items()}
 
     def _decision(
         self,
@@ -234,9 +249,9 @@ class Decoder(ABC):
     def _signature(self, problem: Problem) -> str:
         parts: dict[str, object] = {"hf_acpmbr": __version__, "decoder": self.name}
         if problem.target is not None:
-            parts["target"] = problem.target.utility.signature
+            parts["target"] = _nested(problem.target)
         if problem.guides:
-            parts["guide"] = "+".join(guide.utility.signature for guide in problem.guides)
+            parts["guide"] = "+".join(_nested(guide) for guide in problem.guides)
         parts.update(self.options())
         parts.update(n=problem.drawn[0], m=problem.drawn[1], unique=f"{problem.shape[0]}x{problem.shape[1]}")
         parts["seed"] = problem.seed
@@ -249,6 +264,12 @@ _REMEDIES = {
     "logprobs": "log-probabilities: pass Candidates with logprobs (the sampler gives them)",
     "references": "the real references: pass references=",
 }
+
+
+def _nested(scorer: Scorer) -> str:
+    """A utility's own signature as one field of ours: chrF2|case:mixed|nc:6 → chrF2[case:mixed,nc:6]."""
+    name, *settings = scorer.utility.signature.split("|")
+    return f"{name}[{','.join(settings)}]" if settings else name
 
 
 def completion_error(problem: Problem, matrix: FloatArray | None, scale: float) -> float | None:

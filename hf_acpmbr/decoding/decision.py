@@ -41,12 +41,15 @@ class Decision:
             as the drawn candidates are, where the full matrix is known.
         observed: the target's scores.
         guides: the scores of the other utilities used.
-        completion: the completed target matrix, in units of 1/`scale` (see `matrix`).
+        matrix: (n, m) the target's full or completed scores, where it was built.
+        order: candidate indices from best to worst, where a decoder does not rank by `expected` alone (`expected` is
+            NaN for candidates that were dropped before any estimate).
+        nbest_size: how many `nbest()` lists.
         details: what only this decoder has to say.
     """
 
     candidates: Candidates
-    expected: FloatArray
+    expected: FloatArray = field(repr=False)
     higher_is_better: bool
     status: str
     signature: str
@@ -58,11 +61,15 @@ class Decision:
     observed: ObservedScores | None = field(default=None, repr=False)
     guides: tuple[ObservedScores, ...] = field(default=(), repr=False)
     matrix: FloatArray | None = field(default=None, repr=False)
+    order: IntArray | None = field(default=None, repr=False)
+    nbest_size: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def ranking(self) -> IntArray:
-        """(n,) candidate indices from best to worst; ties keep the order of appearance."""
+        """Candidate indices from best to worst; ties keep the order of appearance."""
+        if self.order is not None:
+            return self.order
         return np.argsort(-self.expected if self.higher_is_better else self.expected, kind="stable")
 
     @property
@@ -76,7 +83,8 @@ class Decision:
         return self.candidates.texts[self.index]
 
     def nbest(self, k: int | None = None) -> list[Ranked]:
-        """The k best different candidates (all by default), best first."""
+        """The k best different candidates (default: as many as were asked for, or all), best first."""
+        k = self.nbest_size if k is None else k
         if k is not None and k < 1:
             raise ValueError(f"nbest must be at least 1, got {k}")
         texts, counts = self.candidates.texts, self.candidates.counts
@@ -85,6 +93,9 @@ class Decision:
     @property
     def total_calls(self) -> int:
         return sum(self.calls.values())
+
+    def __repr__(self) -> str:
+        return f"Decision({self.summary()})"
 
     def summary(self) -> str:
         """One readable line: the choice, its expected utility, what was spent."""
