@@ -1,9 +1,9 @@
 """The half-sweep that all ALS variants share: N independent d×d systems, without an N×M×d array.
 
 Row i of a half-sweep solves (Σ_{j∈Obs(i)} v_j v_jᵀ + ρI) u_i = Σ_{j∈Obs(i)} o_ij v_j + p_i, with ρ the total ridge and
-p_i the pull of other factors. The left sums are one product of the 0/1 observation matrix with the table of packed v_j v_jᵀ
-(M × d(d+1)/2), the right sums one product of the scores with V: dense products for dense observations, a weighted
-bag-sum over the stored indices for thin ones.
+p_i the pull of other factors. The left sums are one product of the 0/1 observation matrix with the table of packed
+v_j v_jᵀ (M × d(d+1)/2), the right sums one product of the scores with V: dense products for dense observations, a
+weighted bag-sum over the stored indices for thin ones.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ GuideMasks: TypeAlias = "npt.ArrayLike | Sequence[npt.ArrayLike | None] | None"
 Factors: TypeAlias = "tuple[npt.ArrayLike, ...]"
 
 
+_WORTH_A_WARNING = 0.02
+
+
 class ConvergenceWarning(UserWarning):
     """A solver stopped at its limit of sweeps before the objective had settled."""
 
@@ -151,10 +154,14 @@ class Stopping:
         return change <= self.tolerance * (1.0 if self.absolute else max(self.history[-2], np.finfo(float).tiny))
 
     def warn_unless(self, converged: bool) -> None:
-        if not converged and self.max_sweeps > 1:
+        """Warn where the limit of sweeps cut off real progress; small last steps are not worth a line a source."""
+        if converged or len(self.history) < 2:
+            return
+        change = 1.0 - self.history[-1] / self.history[-2] if self.history[-2] > 0 else 0.0
+        if change > _WORTH_A_WARNING:
             warnings.warn(
-                f"the completion stopped after {self.max_sweeps} sweeps with the objective still changing: "
-                "raise max_sweeps or tolerance",
+                f"the completion stopped after {self.max_sweeps} sweeps with the objective still falling by "
+                f"{change:.1%} a sweep: raise max_sweeps",
                 ConvergenceWarning,
                 stacklevel=4,
             )

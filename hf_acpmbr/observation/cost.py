@@ -10,10 +10,12 @@ class Budget:
     """How many of the pairs a utility may score: a reduction rate or a number of scores per row, not both.
 
     Args:
-        reduction: r, the paper's rate: one pair in r. It is counted against the pairs *drawn* (duplicates included), so
-            at equal r the cost is never above the paper's.
-        per_row: scores for each unique candidate. The paper's rates at N = M = 1,024, with a meaning for any N: Low has
-            32 target scores a row and High 1.
+        reduction: r, the paper's rate: one pair in r.
+        per_row: so many scores for each candidate, that is r = M / per_row. Unlike r it keeps its meaning for any N: with
+            N = M = 1,024 the paper's Low has 32 target scores a row and its High 1, and so they have with N = 64.
+
+    Both count the candidates *drawn*, duplicates included, so the cost is never above the paper's; where the unique
+    pairs are fewer, all of them are scored and nothing needs to be completed.
     """
 
     reduction: float | None = None
@@ -32,15 +34,12 @@ class Budget:
     def pairs(self, unique: tuple[int, int], drawn: tuple[int, int] | None = None) -> int:
         """How many pairs of a `unique` (N, M) matrix to score, at least 1; `drawn` counts the duplicates too."""
         n, m = unique
-        if self.per_row is not None:
-            wanted = n * min(self.per_row, m)
-        else:
-            drawn_n, drawn_m = drawn or unique
-            wanted = drawn_n * drawn_m / (self.reduction or 1.0)
+        drawn_n, drawn_m = drawn or unique
+        wanted = drawn_n * drawn_m / self.rate(drawn_m)
         return max(1, min(int(wanted + 1e-9), n * m))
 
     def rate(self, columns: int) -> float:
-        """The reduction rate that this budget amounts to with so many pseudo-references."""
+        """The reduction rate that this budget amounts to with so many pseudo-references drawn."""
         return self.reduction if self.reduction is not None else max(1.0, columns / (self.per_row or 1.0))
 
     def __str__(self) -> str:
