@@ -148,8 +148,8 @@ class Utility(ABC):
 
     # isinstance() falls back to __class__ (as for lazy proxies), so a check against evaluate.Metric succeeds without
     # evaluate being imported here: whoever asks has imported it.
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return type(self) if getattr(sys.modules.get("evaluate"), "Metric", None) is None else _presented(type(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -163,8 +163,8 @@ class Utility(ABC):
 _PRESENTED: dict[type, type] = {}
 # The rest of evaluate's interface. A fixed list, so that a harmless hasattr() does not import evaluate.
 _EVALUATE_NAMES = frozenset(
-    ["add", "add_batch", "features", "info", "inputs_description", "license", "module_type", "reference_urls"]
-    + ["codebase_urls", "download_and_prepare", "experiment_id", "format", "streamable"]
+    {"add", "add_batch", "codebase_urls", "download_and_prepare", "experiment_id", "features", "format", "info"}
+    | {"inputs_description", "license", "module_type", "reference_urls", "streamable"}
 )
 
 

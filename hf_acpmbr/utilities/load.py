@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .base import Utility
-from .table import UTILITIES, Entry
+from .checkpoints import read_config
+from .table import KINDS, UTILITIES, Entry
 
 
 def available_utilities() -> list[str]:
@@ -27,11 +28,13 @@ def load_utility(name: str, **options: Any) -> Utility:
     """
     if not isinstance(name, str):
         raise TypeError(f"load_utility takes a name, got {type(name).__name__}: use as_utility for objects")
-    entry = UTILITIES.get(name.lower()) or _from_path(name)
+    known = name.lower()
+    entry = UTILITIES.get(known) or _from_hub_id(known) or _from_path(name)
     if entry is None:
         raise ValueError(_unknown(name))
     factory: Callable[..., Utility] = getattr(importlib.import_module(f".{entry.module}", __package__), entry.factory)
-    return factory(**{**entry.options, **options})
+    named = {"name": known} if known in UTILITIES and "checkpoint" in entry.options else {}
+    return factory(**{**entry.options, **named, **options})
 
 
 def as_utility(utility: Any, **options: Any) -> Utility:
@@ -71,11 +74,22 @@ def _from_score_object(utility: Any, options: dict[str, Any]) -> Utility:
     return FunctionUtility(utility.score, **{**known, **options})
 
 
+def _from_hub_id(name: str) -> Entry | None:
+    """The table's line for a checkpoint it knows by hub id."""
+    return next((entry for entry in UTILITIES.values() if entry.options.get("checkpoint", "").lower() == name), None)
+
+
 def _from_path(name: str) -> Entry | None:
+    """A folder in a public checkpoint format, or an `evaluate` script."""
     path = Path(name).expanduser()
     script = path / f"{path.name}.py" if path.is_dir() else path
     if script.suffix == ".py" and script.is_file():
         return Entry("evaluate_module", "EvaluateUtility", {"module": str(path)})
+    if path.is_dir() and (path / "config.json").is_file():
+        config = read_config(path)
+        kind = KINDS.get(str(config.get("model_type", "")))
+        if kind is not None:
+            return Entry(kind[0], kind[1], {"checkpoint": str(path)})
     return None
 
 

@@ -56,7 +56,7 @@ class NGramCounts:
             size = int(grams.max(initial=-1)) + 1
             rows = [np.bincount(grams, weights=row[texts], minlength=size) for row in by_text]
             means.append(np.stack(rows).astype(np.float64))
-        return means, by_text @ self.totals
+        return means, np.asarray(by_text @ self.totals, dtype=np.float64)
 
     def aggregate_matches(self, hypotheses: IntArray, means: list[FloatArray]) -> FloatArray:
         """(k, K, n) clipped matches Σ min(count_h, mean count) of texts against aggregated counts."""

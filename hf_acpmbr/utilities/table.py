@@ -1,9 +1,13 @@
-"""The table of utilities by name, with the checkpoint each one loads and its distilled partners."""
+"""The tables: utilities by name with the checkpoint each one loads, and distilled partners."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+_EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
+_MILLION = 10**6
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,66 @@ class Entry:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+def _network(module: str, factory: str, checkpoint: str, millions: float | None = None, **options: Any) -> Entry:
+    parameters = None if millions is None else round(millions * _MILLION)
+    return Entry(module, factory, {"checkpoint": checkpoint, "parameters": parameters, **options})
+
+
+def _bleurt(checkpoint: str, millions: float | None = None) -> Entry:
+    return _network("bleurt", "BLEURT", checkpoint, millions)
+
+
 UTILITIES: dict[str, Entry] = {
     "chrf": Entry("chrf", "ChrF"),
     "chrf++": Entry("chrf", "ChrF", {"word_order": 2}),
     "bleu": Entry("bleu", "SentenceBLEU"),
     "ter": Entry("ter", "TER"),
+    "bleurt-20": _bleurt("lucadiliello/BLEURT-20", 579),
+    "bleurt-20-d12": _bleurt("lucadiliello/BLEURT-20-D12", 167),
+    "bleurt-20-d6": _bleurt("lucadiliello/BLEURT-20-D6", 45),
+    "bleurt-20-d3": _bleurt("lucadiliello/BLEURT-20-D3", 30),
+    "bleurt-tiny-128": _bleurt("lucadiliello/bleurt-tiny-128"),
+    "bleurt-tiny-512": _bleurt("lucadiliello/bleurt-tiny-512"),
+    "bleurt-base-128": _bleurt("lucadiliello/bleurt-base-128"),
+    "bleurt-base-512": _bleurt("lucadiliello/bleurt-base-512"),
+    "bleurt-large-128": _bleurt("lucadiliello/bleurt-large-128"),
+    "bleurt-large-512": _bleurt("lucadiliello/bleurt-large-512"),
+    "embedded": _bleurt(str(_EMBEDDED / "utility")),
+    "embedded-d1": _bleurt(str(_EMBEDDED / "utility-d1")),
+    "embedded-d2": _bleurt(str(_EMBEDDED / "utility-d2")),
 }
+
+# Checkpoint folders by config.json's model_type: (module, factory).
+KINDS: dict[str, tuple[str, str]] = {"bleurt": ("bleurt", "BLEURT")}
+
+
+@dataclass(frozen=True)
+class Partner:
+    """A distilled utility of a target.
+
+    Args:
+        name: its name in `UTILITIES`.
+        low: reduction rate r′ of the paper's Low setting (target at r = 32).
+        high: reduction rate r′ of the paper's High setting (target at r = 1024).
+    """
+
+    name: str
+    low: float
+    high: float
+
+
+# The first partner is the one that `distilled="auto"` takes. For BLEURT-20 the rates are the paper's, and D12 had its
+# best BLEURT and High XCOMET; the embedded models follow the same rule: about as much spent on guide as on target.
+DISTILLED: dict[str, tuple[Partner, ...]] = {
+    "bleurt-20": (
+        Partner("bleurt-20-d12", 8, 256),
+        Partner("bleurt-20-d6", 4, 128),
+        Partner("bleurt-20-d3", 2, 64),
+    ),
+    "embedded": (Partner("embedded-d1", 8, 256), Partner("embedded-d2", 4, 128)),
+}
+
+
+def distilled_partners(name: str) -> tuple[Partner, ...]:
+    """Known distilled versions of a utility, the preferred one first; empty if there are none."""
+    return DISTILLED.get(name.lower(), ())

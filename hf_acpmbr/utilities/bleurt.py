@@ -1,0 +1,178 @@
+"""BLEURT (Sellam et al. 2020, https://aclanthology.org/2020.acl-main.704) and BLEURT-20 (Pu et al. 2021).
+
+BLEURT-20 is RemBERT with a regression head: embeddings of size E, a projection to H, post-norm BERT layers, a tanh
+pooler and one output. Public PyTorch checkpoints: `lucadiliello/BLEURT-20[-D12|-D6|-D3]`, `lucadiliello/bleurt-*`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..candidates import IntArray
+from .base import Kernel, Statistics
+from .batching import pad
+from .checkpoints import read_config, read_weights
+from .network import NetworkUtility, PairNetworkKernel
+
+if TYPE_CHECKING:
+    import torch
+
+
+class BLEURT(NetworkUtility):
+    """Learned regression of human ratings, about 0 to 1 (not clamped).
+
+    Args:
+        checkpoint: hub id or folder with config.json, weights and spm.model (BLEURT-20) or vocab.txt (older ones).
+        max_length: longest input in tokens; default: the checkpoint's own.
+        options: see `NetworkUtility`.
+    """
+
+    files = ("config.json", "tokenizer_config.json", "*.safetensors*", "pytorch_model*", "spm.model", "vocab.txt")
+    description = "BLEURT: a pre-trained network that regresses human ratings of a candidate against a reference."
+    homepage = "https://github.com/google-research/bleurt"
+    citation = (
+        "@inproceedings{sellam-etal-2020-bleurt, title = {{BLEURT}: Learning Robust Metrics for Text Generation}, "
+        "author = {Sellam, Thibault and Das, Dipanjan and Parikh, Ankur}, booktitle = {Proceedings of ACL}, "
+        "year = {2020}}\n"
+        "@inproceedings{pu-etal-2021-learning, title = {Learning Compact Metrics for {MT}}, author = {Pu, Amy and "
+        "Chung, Hyung Won and Parikh, Ankur and Gehrmann, Sebastian and Sellam, Thibault}, "
+        "booktitle = {Proceedings of EMNLP}, year = {2021}}"
+    )
+
+    def __init__(self, checkpoint: str, *, max_length: int | None = None, **options: Any) -> None:
+        super().__init__(checkpoint, **options)
+        if max_length is not None and max_length < 5:
+            raise ValueError(f"max_length must be at least 5 (two texts and three special tokens), got {max_length}")
+        self.max_length = max_length
+        self._tokenizer: PairTokenizer | None = None
+
+    @property
+    def tokenizer(self) -> PairTokenizer:
+        """The checkpoint's tokeniser."""
+        if self._tokenizer is None:
+            self._tokenizer = PairTokenizer.from_folder(self.folder)
+        return self._tokenizer
+
+    def load(self) -> torch.nn.Module:
+        from .bleurt_network import bleurt_network
+
+        return bleurt_network(read_config(self.folder), read_weights(self.folder))
+
+    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+        """Ids of all texts; pairs are assembled reference first."""
+        positions = int(read_config(self.folder).get("max_position_embeddings", 512))
+        limit = min(self.max_length or self.tokenizer.max_length or positions, positions)
+        return _BLEURTKernel(self, statistics, self.tokenizer, texts, limit)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        restore, (cls, state) = super().__reduce__()
+        return restore, (cls, {**state, "_tokenizer": None})
+
+
+class _BLEURTKernel(PairNetworkKernel):
+    def __init__(
+        self, utility: BLEURT, statistics: Statistics, tokenizer: PairTokenizer, texts: Sequence[str], limit: int
+    ) -> None:
+        super().__init__(utility, statistics)
+        self.tokenizer = tokenizer
+        self.ids = tokenizer.encode(texts)
+        self.sizes = np.fromiter((len(row) for row in self.ids), dtype=np.int64, count=len(self.ids))
+        self.room = limit - 3
+
+    def lengths(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> IntArray:
+        return np.asarray(np.minimum(self.sizes[hypotheses] + self.sizes[references], self.room) + 3)
+
+    def forward(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> torch.Tensor:
+        rows, types = [], []
+        kept = truncated_sizes(self.sizes[references], self.sizes[hypotheses], self.room)
+        for r, h, keep_r, keep_h in zip(references, hypotheses, kept[0].tolist(), kept[1].tolist(), strict=True):
+            rows.append(self.tokenizer.pair(self.ids[r][:keep_r], self.ids[h][:keep_h]))
+            types.append([0] * (keep_r + 2) + [1] * (keep_h + 1))
+        device = self.utility.device
+        ids, segments = pad(rows, self.tokenizer.pad_id, device), pad(types, 0, device)
+        sizes = np.fromiter((len(row) for row in rows), dtype=np.int64)
+        mask = None if sizes.min() == ids.shape[1] else pad([[1] * size for size in sizes.tolist()], 0, device).bool()
+        scores: torch.Tensor = self.utility.network(ids, segments, mask)
+        return scores
+
+
+class PairTokenizer:
+    """Token ids of single texts, and `[CLS] reference [SEP] candidate [SEP]`.
+
+    Args:
+        encode: texts → ids without special tokens.
+        cls_id, sep_id, pad_id: the special tokens.
+        max_length: the longest input the checkpoint was made for, if it says so.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[Sequence[str]], list[list[int]]],
+        cls_id: int,
+        sep_id: int,
+        pad_id: int = 0,
+        max_length: int | None = None,
+    ) -> None:
+        self.encode = encode
+        self.cls_id, self.sep_id, self.pad_id, self.max_length = cls_id, sep_id, pad_id, max_length
+
+    def pair(self, reference: list[int], candidate: list[int]) -> list[int]:
+        """Ids of one input, reference first."""
+        return [self.cls_id, *reference, self.sep_id, *candidate, self.sep_id]
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> PairTokenizer:
+        """spm.model (sentencepiece itself: transformers' conversions differ from it) or vocab.txt (WordPiece)."""
+        settings_file = folder / "tokenizer_config.json"
+        settings = json.loads(settings_file.read_text(encoding="utf-8")) if settings_file.is_file() else {}
+        limit = settings.get("model_max_length")
+        limit = int(limit) if limit is not None and limit < 10**6 else None
+        if (folder / "spm.model").is_file():
+            return cls._sentencepiece(folder / "spm.model", limit)
+        if (folder / "vocab.txt").is_file():
+            return cls._wordpiece(folder, bool(settings.get("do_lower_case", True)), limit)
+        raise FileNotFoundError(f"{folder} has neither spm.model nor vocab.txt: is it a BLEURT checkpoint?")
+
+    @classmethod
+    def _sentencepiece(cls, path: Path, limit: int | None) -> PairTokenizer:
+        import sentencepiece
+
+        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        special = {piece: int(model.piece_to_id(piece)) for piece in ("[CLS]", "[SEP]")}
+        for piece, number in special.items():
+            if number == model.unk_id():
+                raise ValueError(f"{path} has no piece {piece}: it is not a BLEURT vocabulary")
+
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            ids: list[list[int]] = model.encode(list(texts))
+            return ids
+
+        return cls(encode, special["[CLS]"], special["[SEP]"], max_length=limit)
+
+    @classmethod
+    def _wordpiece(cls, folder: Path, lowercase: bool, limit: int | None) -> PairTokenizer:
+        from transformers import BertTokenizer
+
+        tokenizer = BertTokenizer.from_pretrained(folder, do_lower_case=lowercase)
+
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+            return ids
+
+        return cls(encode, tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, limit)
+
+
+def truncated_sizes(references: IntArray, candidates: IntArray, room: int) -> tuple[IntArray, IntArray]:
+    """Tokens kept of each side so that both fit into `room`.
+
+    Google's rule drops the last token of the longer side (of the candidate at a tie) until they fit. In closed form: a
+    side keeps what the other leaves over, but at least its half.
+    """
+    kept_references = np.minimum(references, np.maximum(room - candidates, (room + 1) // 2))
+    kept_candidates = np.minimum(candidates, np.maximum(room - references, room // 2))
+    return kept_references, kept_candidates

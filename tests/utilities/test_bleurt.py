@@ -1,0 +1,197 @@
+"""BLEURT: parity with transformers' RemBERT on random weights, Google's truncation, input order, loading."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from hf_acpmbr.utilities import load_utility
+from hf_acpmbr.utilities.bleurt import truncated_sizes
+
+from .checkpoints import SENTENCES, bleurt_config, bleurt_weights, write_bleurt
+
+LONG = " ".join(SENTENCES[:4])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bleurt(tmp_path_factory.mktemp("bleurt"))
+
+
+def google_truncation(reference: list[int], candidate: list[int], room: int) -> None:
+    """Drops from the longer side, from the candidate at a tie, one token at a time."""
+    while len(reference) + len(candidate) > room:
+        (reference if len(reference) > len(candidate) else candidate).pop()
+
+
+def rembert_scores(folder: Path, hypotheses: list[str], references: list[str]) -> list[float]:
+    """Independent: transformers' RemBERT (eager attention), one pair at a time, ids built by hand."""
+    from transformers import RemBertConfig, RemBertForSequenceClassification
+
+    config = json.loads((folder / "config.json").read_text())
+    model = RemBertForSequenceClassification(
+        RemBertConfig(
+            vocab_size=config["vocab_size"],
+            input_embedding_size=config["embedding_size"],
+            hidden_size=config["hidden_size"],
+            num_hidden_layers=config["num_hidden_layers"],
+            num_attention_heads=config["num_attention_heads"],
+            intermediate_size=config["intermediate_size"],
+            max_position_embeddings=config["max_position_embeddings"],
+            layer_norm_eps=config["layer_norm_eps"],
+            num_labels=1,
+        )
+    ).eval()
+    renamed = {
+        key.replace("bleurt.encoder.embedding_projection.", "rembert.encoder.embedding_hidden_mapping_in.").replace(
+            "bleurt.", "rembert."
+        ): value
+        for key, value in load_file(folder / "model.safetensors").items()
+    }
+    missing, unexpected = model.load_state_dict(renamed, strict=False)
+    assert [key for key in missing if "position_ids" not in key] == []
+    assert unexpected == []
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    cls, sep = pieces.piece_to_id("[CLS]"), pieces.piece_to_id("[SEP]")
+    scores = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        r, h = pieces.encode(reference), pieces.encode(hypothesis)
+        google_truncation(r, h, 61)
+        ids = torch.tensor([[cls, *r, sep, *h, sep]])
+        types = torch.tensor([[0] * (len(r) + 2) + [1] * (len(h) + 1)])
+        with torch.no_grad():
+            logits = model(input_ids=ids, token_type_ids=types, attention_mask=torch.ones_like(ids)).logits
+        scores.append(float(logits[0, 0]))
+    return scores
+
+
+def test_equals_rembert_on_random_weights(folder: Path) -> None:
+    hypotheses = [*SENTENCES, "", LONG, SENTENCES[0]]
+    references = [*SENTENCES[::-1], SENTENCES[3], SENTENCES[2], LONG]
+    utility = load_utility(str(folder), batch_tokens=150)
+    scores = utility.score(hypotheses, references)
+    np.testing.assert_allclose(scores, rembert_scores(folder, hypotheses, references), atol=1e-5)
+    assert np.ptp(scores) > 0.1, "random weights must tell texts apart, or parity shows nothing"
+
+
+def test_batches_change_nothing(folder: Path) -> None:
+    rows, columns = np.divmod(np.arange(144), 12)
+    one, many = (load_utility(str(folder), batch_tokens=tokens).prepare(SENTENCES, SENTENCES) for tokens in (1, 10**6))
+    np.testing.assert_allclose(one(rows, columns), many(rows, columns), atol=1e-5)
+    assert one.statistics.batches == 144
+    assert one.statistics.padding == 0
+    assert many.statistics.batches == 1
+
+
+def test_reference_comes_first(folder: Path) -> None:
+    utility = load_utility(str(folder))
+    forth, back = utility.score(["She laughed.", "Sie lachte."], ["Sie lachte.", "She laughed."])
+    assert forth != pytest.approx(back, abs=1e-4)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(2, 50))
+def test_truncation_follows_googles_loop(reference: int, candidate: int, room: int) -> None:
+    r, c = [0] * reference, [0] * candidate
+    google_truncation(r, c, room)
+    kept = truncated_sizes(np.array([reference]), np.array([candidate]), room)
+    assert (int(kept[0][0]), int(kept[1][0])) == (len(r), len(c))
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
+def test_both_weight_formats_give_the_same(tmp_path: Path, folder: Path, file: str) -> None:
+    other = write_bleurt(tmp_path / "other", file=file)
+    np.testing.assert_allclose(
+        load_utility(str(other)).score(SENTENCES[:3], SENTENCES[1:4]),
+        load_utility(str(folder)).score(SENTENCES[:3], SENTENCES[1:4]),
+        atol=1e-7,
+    )
+
+
+def test_sharded_weights(tmp_path: Path, folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    shutil.copytree(folder, tmp_path / "sharded")
+    weights = load_file(folder / "model.safetensors")
+    (tmp_path / "sharded" / "model.safetensors").unlink()
+    names = sorted(weights)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, keys in parts.items():
+        save_file({key: weights[key] for key in keys}, tmp_path / "sharded" / file)
+    index = {"weight_map": {key: file for file, keys in parts.items() for key in keys}}
+    (tmp_path / "sharded" / "model.safetensors.index.json").write_text(json.dumps(index))
+    np.testing.assert_array_equal(
+        load_utility(str(tmp_path / "sharded")).score(SENTENCES[:2], SENTENCES[2:4]),
+        load_utility(str(folder)).score(SENTENCES[:2], SENTENCES[2:4]),
+    )
+
+
+def test_older_wordpiece_checkpoints_equal_bert(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bird", "chirps", "she", "laughed", ".", "##s"]
+    config = {**bleurt_config(len(vocabulary), None)}
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, "model_max_length": 64}))
+    weights = bleurt_weights(config)
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    model = BertForSequenceClassification(
+        BertConfig(
+            **{key: value for key, value in config.items() if key not in ("architectures", "model_type")},
+            attn_implementation="eager",
+        )
+    ).eval()
+    model.load_state_dict({key.replace("bleurt.", "bert."): value for key, value in weights.items()}, strict=False)
+    number = {word: position for position, word in enumerate(vocabulary)}
+    ids = [[number[w] for w in ["[CLS]", "a", "bird", "chirps", ".", "[SEP]", "she", "laughed", ".", "[SEP]"]]]
+    types = [[0] * 6 + [1] * 4]
+    with torch.no_grad():
+        expected = float(model(torch.tensor(ids), token_type_ids=torch.tensor(types)).logits[0, 0])
+    utility = load_utility(str(tmp_path))
+    assert utility.score(["She laughed."], ["A BIRD chirps."])[0] == pytest.approx(expected, abs=1e-5)
+    assert utility.parameters == sum(value.numel() for value in weights.values())
+
+
+def test_wrong_weights_are_named(tmp_path: Path, folder: Path) -> None:
+    shutil.copytree(folder, tmp_path / "broken")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "broken" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    with pytest.raises(ValueError, match=r"weights are missing.*layer\.3"):
+        load_utility(str(tmp_path / "broken")).score(["a"], ["b"])
+    (tmp_path / "broken" / "config.json").write_text(json.dumps({**config, "hidden_size": 28}))
+    with pytest.raises(ValueError, match="has shape"):
+        load_utility(str(tmp_path / "broken")).score(["a"], ["b"])
+
+
+def test_signature_follows_the_weights(tmp_path: Path, folder: Path) -> None:
+    other = write_bleurt(tmp_path / folder.name, seed=1)
+    one, two = load_utility(str(folder)).signature, load_utility(str(other)).signature
+    assert one != two
+    assert one.split("@")[0] == two.split("@")[0]
+    assert " " not in one
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("name", "scores"),
+    [
+        ("bleurt-20", (0.9990497, 0.7930182)),
+        ("bleurt-20-d12", (0.9604414, 0.8080050)),
+        ("bleurt-20-d6", (0.9636925, 0.7895471)),
+        ("bleurt-20-d3", (0.9514875, 0.8009381)),
+    ],
+)
+def test_golden_scores_of_the_model_cards(name: str, scores: tuple[float, float]) -> None:
+    utility = load_utility(name, device="cpu")
+    references = ["a bird chirps by the window", "this is a random sentence"]
+    candidates = ["a bird chirps by the window", "this looks like a random sentence"]
+    np.testing.assert_allclose(utility.score(candidates, references), scores, atol=1e-4)
