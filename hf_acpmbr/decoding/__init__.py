@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from .acpmbr import ACPMBR
+from .aggregation import AggregationMBR
 from .base import Decoder, Problem
+from .centroid import CentroidMBR
+from .coarse_to_fine import CoarseToFine
 from .decision import Decision, Ranked
 from .distilled import DistilledMBR
+from .diverse import DiverseMBR
+from .ensemble import EnsembleMBR
+from .halving import HalvingMBR
 from .map import MAP
 from .mbr import MBR
+from .model_based import ModelBasedMBR
+from .n_by_s import NByS
 from .oracle import Oracle
 from .pmbr import PMBR
+from .pruning import PruningMBR
+from .qe import QEFilterMBR, QERerank
 
 DECODERS: dict[str, type[Decoder]] = {
     decoder.name: decoder
@@ -20,6 +30,17 @@ DECODERS: dict[str, type[Decoder]] = {
         DistilledMBR,
         MAP,
         Oracle,
+        NByS,
+        PruningMBR,
+        HalvingMBR,
+        AggregationMBR,
+        CentroidMBR,
+        ModelBasedMBR,
+        CoarseToFine,
+        QERerank,
+        QEFilterMBR,
+        DiverseMBR,
+        EnsembleMBR,
     )
 }
 
@@ -37,11 +58,22 @@ __all__ = [
     "MAP",
     "MBR",
     "PMBR",
+    "AggregationMBR",
+    "CentroidMBR",
+    "CoarseToFine",
     "Decision",
     "Decoder",
     "DistilledMBR",
+    "DiverseMBR",
+    "EnsembleMBR",
+    "HalvingMBR",
+    "ModelBasedMBR",
+    "NByS",
     "Oracle",
     "Problem",
+    "PruningMBR",
+    "QEFilterMBR",
+    "QERerank",
     "Ranked",
     "decoder_class",
 ]

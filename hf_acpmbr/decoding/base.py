@@ -121,11 +121,15 @@ class Problem:
             values = scorer(np.repeat(rows, len(columns)), np.tile(columns, len(rows)))
         return values.reshape(len(rows), len(columns))
 
-    def among_candidates(self, scorer: Scorer) -> Scorer:
-        """The same utility for candidates against candidates; the same scorer where these are the references."""
-        if self.references.texts == self.candidates.texts:
-            return scorer
-        self.among.append(scorer.utility.prepare(self.candidates.texts, self.candidates.texts, self.source))
+    def among_candidates(self, utility: Utility) -> Scorer:
+        """A utility for candidates against candidates; the target's own scorer where it serves."""
+        if (
+            self.target is not None
+            and utility is self.target.utility
+            and self.references.texts == self.candidates.texts
+        ):
+            return self.target
+        self.among.append(utility.prepare(self.candidates.texts, self.candidates.texts, self.source))
         return self.among[-1]
 
     def calls(self) -> dict[str, int]:

@@ -1,0 +1,117 @@
+"""Centroid-based MBR: the pseudo-references' sentence vectors are clustered, and the centroids take their place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..candidates import FloatArray, IntArray
+from ._checks import check_flag, check_whole
+from .aggregation import finite
+from .base import Decoder, Problem
+from .decision import Decision
+
+
+@dataclass(frozen=True)
+class CentroidMBR(Decoder):
+    """argmax_i (1/K) Σ_k u(y_i, c_k) with K centroids of the pseudo-references' sentence vectors: N·K calls.
+
+    The centroids come from k-means (k-means++ start), in which a pseudo-reference counts as often as it was drawn.
+    The paper's mean over centroids is unweighted, which gives rare kinds of translation more say; `weighted=True` uses
+    each cluster's share of the draws and becomes MBR when every pseudo-reference is its own centroid.
+
+    "Centroid-Based Efficient Minimum Bayes Risk Decoding", https://arxiv.org/abs/2402.11197
+
+    Args:
+        centroids: K; at most the number of unique pseudo-references is used.
+        iterations: of k-means, which also ends when no pseudo-reference changes its cluster.
+        weighted: weight the centroids by the draws in their clusters.
+    """
+
+    centroids: int = 64
+    iterations: int = 10
+    weighted: bool = False
+
+    name: ClassVar[str] = "centroid"
+
+    def __post_init__(self) -> None:
+        check_whole("centroids", self.centroids, 1, "clusters of pseudo-references")
+        check_whole("iterations", self.iterations, 0, "k-means iterations")
+        check_flag("weighted", self.weighted)
+
+    def _decide(self, problem: Problem) -> Decision:
+        assert problem.target is not None
+        utility = problem.target.utility
+        if not utility.has_vectors:
+            raise ValueError(
+                f"{self.name} clusters sentence vectors, which {utility.name!r} does not have: use a utility that "
+                "compares sentence vectors such as 'comet' or 'embedding-cosine', or another decoder such as 'halving'"
+            )
+        n, m = problem.shape
+        with problem.timed("vectors"):
+            _, vectors = problem.target.vectors()
+            vectors = finite(problem.target, np.asarray(vectors, dtype=np.float64))
+        with problem.timed("clustering"):
+            random = np.random.default_rng(problem.seed_for(0))
+            # By text, so that the order of the pseudo-references has no influence.
+            by_text = np.array(sorted(range(m), key=problem.references.texts.__getitem__))
+            counts = problem.references.counts[by_text].astype(np.float64)
+            centres, shares = k_means(vectors[by_text], counts, self.centroids, self.iterations, random)
+        with problem.timed(utility.name):
+            scores = finite(problem.target, problem.target.vector_scores(np.arange(n), centres))
+        weights = shares if self.weighted else np.full(len(centres), 1 / len(centres))
+        return self._decision(
+            problem,
+            scores @ weights,
+            f"{m} pseudo-references in {len(centres)} clusters",
+            deciding=problem.target,
+            rates=[(problem.target, m / len(centres))],
+            details={"centroids": centres, "shares": shares},
+        )
+
+
+def k_means(
+    points: FloatArray, counts: FloatArray, k: int, iterations: int, random: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """(K, D) centroids of (m, D) points that count `counts` times each, and the share (K,) of every cluster.
+
+    K is below k where there are fewer distinct points, or where a cluster loses all its points.
+    """
+    centres = _spread(points, counts, k, random)
+    assigned = _nearest(points, centres)
+    for _ in range(iterations):
+        sizes = np.bincount(assigned, weights=counts, minlength=len(centres))
+        sums = np.zeros_like(centres)
+        np.add.at(sums, assigned, points * counts[:, None])
+        centres = sums[sizes > 0] / sizes[sizes > 0, None]
+        previous, assigned = assigned, _nearest(points, centres)
+        if len(centres) == len(sizes) and np.array_equal(previous, assigned):
+            break
+    sizes = np.bincount(assigned, weights=counts, minlength=len(centres))
+    return centres[sizes > 0], sizes[sizes > 0] / sizes.sum()
+
+
+def _spread(points: FloatArray, counts: FloatArray, k: int, random: np.random.Generator) -> FloatArray:
+    """k-means++: each further centre is a point drawn with probability ∝ its squared distance to the nearest centre."""
+    chosen = [int(random.choice(len(points), p=counts / counts.sum()))]
+    squared = _squared_distances(points, points[chosen])[:, 0]
+    while len(chosen) < min(k, len(points)):
+        mass = squared * counts
+        mass[chosen] = 0.0
+        if not mass.sum() > 0:  # only copies of the chosen points are left
+            break
+        chosen.append(int(random.choice(len(points), p=mass / mass.sum())))
+        squared = np.minimum(squared, _squared_distances(points, points[chosen[-1:]])[:, 0])
+    return points[chosen]
+
+
+def _nearest(points: FloatArray, centres: FloatArray) -> IntArray:
+    return np.asarray(_squared_distances(points, centres).argmin(axis=1), dtype=np.int64)
+
+
+def _squared_distances(points: FloatArray, centres: FloatArray) -> FloatArray:
+    """(m, K), without an (m, K, D) array."""
+    cross = points @ centres.T
+    return np.asarray(np.maximum((points**2).sum(1)[:, None] - 2 * cross + (centres**2).sum(1), 0.0))

@@ -1,0 +1,132 @@
+"""Diverse MBR: an n-best list whose members are good and different."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..candidates import FloatArray, IntArray
+from ..matrix import Pairs
+from ..utilities import Utility, as_utility
+from ._checks import check_number, check_whole
+from ._ranking import best_first, gains
+from .base import Decoder, Problem
+from .decision import Decision
+
+
+@dataclass(frozen=True)
+class DiverseMBR(Decoder):
+    """Choose `size` candidates H that maximise Σ_{i∈H} E(i) − diversity · (1/|H|) Σ_{i∈H} Σ_{j∈H, j≠i} s(y_i, y_j).
+
+    E is MBR's expected utility and s the similarity of two candidates, the mean of both directions; both are in units
+    of the utilities' scales, with losses negated. diversity = 0 is MBR's n-best list. H is found greedily and then
+    improved by exchanging single members until none helps. `nbest()` lists H, by expected utility.
+
+    "Generating Diverse and High-Quality Texts by Minimum Bayes Risk Decoding", https://arxiv.org/abs/2401.05054
+
+    Args:
+        size: how many candidates.
+        diversity: the paper's λ.
+        similarity: utility that says how alike two candidates are, by name; None for the target.
+        exchanges: at most so many exchanges.
+    """
+
+    size: int = 4
+    diversity: float = 0.5
+    similarity: Any = None
+    exchanges: int = 100
+
+    name: ClassVar[str] = "diverse"
+
+    def __post_init__(self) -> None:
+        check_whole("size", self.size, 1, "candidates to choose")
+        check_whole("exchanges", self.exchanges, 0, "exchanges after the greedy choice")
+        if self.diversity != 0:
+            check_number("diversity", self.diversity, 0, math.inf, "0 gives MBR's n-best list")
+
+    def _decide(self, problem: Problem) -> Decision:
+        assert problem.target is not None
+        target = problem.target
+        observed = problem.score(target, Pairs.full(problem.shape))
+        matrix = observed.values.reshape(problem.shape)
+        expected = matrix @ problem.references.weights
+        value = gains(target.utility, expected) / target.utility.scale
+        similarity = self._similarity(problem)
+        with problem.timed("selection"):
+            chosen = diverse_set(value, similarity, self.size, self.diversity, self.exchanges)
+        member = np.zeros(len(value))
+        member[chosen] = 1
+        return self._decision(
+            problem,
+            expected,
+            f"{len(chosen)} diverse candidates",
+            deciding=target,
+            rates=[(target, 1.0)],
+            matrix=matrix,
+            exact=True,
+            observed=observed,
+            order=best_first(member, value),
+            nbest_size=len(chosen),
+            details={"chosen": np.sort(chosen), "objective": objective(value, similarity, chosen, self.diversity)},
+        )
+
+    @cached_property
+    def _alike(self) -> Utility | None:
+        return None if self.similarity is None else as_utility(self.similarity)
+
+    def options(self) -> Mapping[str, object]:
+        alike = "target" if self._alike is None else self._alike.name
+        return {**super().options(), "similarity": alike}
+
+    def _similarity(self, problem: Problem) -> FloatArray:
+        """(n, n) mean of both directions, more is more alike."""
+        n = problem.shape[0]
+        if self.size == 1 or self.diversity == 0:
+            return np.zeros((n, n))
+        assert problem.target is not None
+        scorer = problem.among_candidates(self._alike or problem.target.utility)
+        every = np.arange(n)
+        scores = gains(scorer.utility, problem.score_block(scorer, every, every)) / scorer.utility.scale
+        return np.asarray((scores + scores.T) / 2)
+
+
+def objective(value: FloatArray, similarity: FloatArray, chosen: IntArray, diversity: float) -> float:
+    """Σ E(i) − diversity/|H| · Σ_{i≠j} s(i, j)."""
+    among = similarity[np.ix_(chosen, chosen)]
+    return float(value[chosen].sum() - diversity / len(chosen) * (among.sum() - np.trace(among)))
+
+
+def diverse_set(value: FloatArray, similarity: FloatArray, size: int, diversity: float, exchanges: int) -> IntArray:
+    """Greedy choice, then best single exchanges while they raise the objective.
+
+    With H of final size h, adding i to H changes the objective by E(i) − 2·diversity/h · Σ_{j∈H} s(i, j).
+    """
+    n = len(value)
+    h = min(size, n)
+    pull = 2 * diversity / h
+    chosen: list[int] = []
+    crowd = np.zeros(n)  # Σ_{j∈H} s(i, j), with s(i, i) left out for members
+    for _ in range(h):
+        gain = value - pull * crowd
+        gain[chosen] = -np.inf
+        chosen.append(int(gain.argmax()))
+        crowd += similarity[chosen[-1]]
+    members = np.array(chosen, dtype=np.int64)
+    for _ in range(exchanges if h < n else 0):
+        others = np.setdiff1d(np.arange(n), members)
+        own = np.diag(similarity)[members]
+        loss = value[members] - pull * (crowd[members] - own)
+        # Without member a, candidate b meets one neighbour less.
+        gain_b = value[others][None, :] - pull * (crowd[others][None, :] - similarity[np.ix_(members, others)])
+        change = gain_b - loss[:, None]
+        a, b = np.unravel_index(int(change.argmax()), change.shape)
+        if change[a, b] <= 1e-12 * max(1.0, float(np.abs(value).max())):
+            break
+        crowd += similarity[others[b]] - similarity[members[a]]
+        members[a] = others[b]
+    return members

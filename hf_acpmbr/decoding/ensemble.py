@@ -1,0 +1,92 @@
+"""Several utilities decide together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..candidates import FloatArray
+from ..matrix import Pairs
+from ._ranking import gains
+from .base import Decoder, Problem
+from .decision import Decision
+
+_METHODS = ("mean", "rank")
+
+
+@dataclass(frozen=True)
+class EnsembleMBR(Decoder):
+    """Full MBR with the target and all guides as equals: a weighted mean of their judgements of each candidate.
+
+    method "mean": Σ_k w_k E_k(i) / scale_k, expected utilities in units of each utility's scale, losses negated.
+    method "rank": Σ_k w_k Q_k(i), where Q_k is the share of the drawn candidates that candidate i beats by utility k
+    (ties count half): an average rank, which no utility can dominate by its spread.
+
+    `expected` is this combination, more is better. Utilities on different devices are scored at the same time.
+    "Quality-Aware Decoding for Neural Machine Translation", https://arxiv.org/abs/2205.00978, and the multi-aspect
+    outlook of https://arxiv.org/abs/2512.01316.
+
+    Args:
+        method: "mean" or "rank".
+        weights: one for the target and one for each guide, not negative; None for equal ones. Only their
+            ratios count.
+    """
+
+    method: str = "mean"
+    weights: tuple[float, ...] | None = None
+
+    name: ClassVar[str] = "ensemble"
+    needs: ClassVar[frozenset[str]] = frozenset({"target", "guide"})
+
+    def __post_init__(self) -> None:
+        if self.method not in _METHODS:
+            raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {self.method!r}")
+        weights: Any = self.weights
+        if weights is None:
+            return
+        if not isinstance(weights, (list, tuple)) or not all(isinstance(w, (int, float)) and w >= 0 for w in weights):
+            raise ValueError(f"weights must be a list of numbers that are not negative, got {weights!r}")
+        if not 0 < sum(weights) < float("inf"):
+            raise ValueError(f"weights must be finite and not all 0, got {list(weights)}")
+        object.__setattr__(self, "weights", tuple(weights))
+
+    def _decide(self, problem: Problem) -> Decision:
+        assert problem.target is not None
+        scorers = (problem.target, *problem.guides)
+        weights = self._weights_for(len(scorers))
+        every = Pairs.full(problem.shape)
+        observed = problem.score_all([(scorer, every) for scorer in scorers])
+        opinions = []
+        for scorer, scores in zip(scorers, observed, strict=True):
+            mean = gains(scorer.utility, scores.values.reshape(problem.shape) @ problem.references.weights)
+            ranked = self.method == "rank"
+            opinions.append(beaten(mean, problem.candidates.weights) if ranked else mean / scorer.utility.scale)
+        return self._decision(
+            problem,
+            weights @ np.stack(opinions),
+            f"every pair by {len(scorers)} utilities",
+            deciding=None,
+            rates=[(scorer, 1.0) for scorer in scorers],
+            observed=observed[0],
+            guides=tuple(observed[1:]),
+            details={"opinions": np.stack(opinions)},
+        )
+
+    def _weights_for(self, utilities: int) -> FloatArray:
+        if self.weights is not None and len(self.weights) != utilities:
+            raise ValueError(
+                f"weights has {len(self.weights)} numbers for {utilities} utilities (the target and {utilities - 1} "
+                "guides): give one for each, the target's first"
+            )
+        weights = np.ones(utilities) if self.weights is None else np.asarray(self.weights, dtype=np.float64)
+        return np.asarray(weights / weights.sum())
+
+
+def beaten(values: FloatArray, shares: FloatArray) -> FloatArray:
+    """(n,) share of the draws with a lower value, ties counted half; `shares` (n,) is each candidate's share."""
+    distinct, place = np.unique(values, return_inverse=True)
+    mass = np.bincount(place.reshape(-1), weights=shares, minlength=distinct.size)
+    below = np.cumsum(mass) - mass
+    return np.asarray((below + mass / 2)[place.reshape(-1)])
