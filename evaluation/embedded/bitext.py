@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import numpy as np
 import sentencepiece
 import torch
 from transformers import M2M100Tokenizer
+
+from evaluation.embedded.training import length_batches
 
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 # The shorter of M2M100's two language tables: eight language tokens instead of a hundred in the embedding matrix.
@@ -27,7 +28,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def train_tokenizer(pairs: list[tuple[str, str]], folder: Path, vocabulary_size: int, seed: int) -> M2M100Tokenizer:
-    """Writes `sentencepiece.bpe.model`, `vocab.json` and the tokenizer's configuration; `vocabulary_size` counts all ids."""
+    """Writes `sentencepiece.bpe.model`, `vocab.json` and the configuration; `vocabulary_size` counts all ids."""
     folder.mkdir(parents=True, exist_ok=True)
     sentencepiece.set_random_generator_seed(seed)
     control_pieces = 3
@@ -67,6 +68,10 @@ class Batch:
     targets: torch.Tensor
     padded_source: bool
 
+    @property
+    def tokens(self) -> int:
+        return self.sources.numel() + self.targets.numel()
+
 
 class Bitext:
     """Both directions of a parallel corpus as token ids; example k is en→de for even k and de→en for odd k."""
@@ -92,20 +97,9 @@ class Bitext:
     def __len__(self) -> int:
         return len(self.examples)
 
-    def epoch(self, seed: int, epoch: int, batch_tokens: int) -> list[np.ndarray]:
-        """Example indices of each batch: a shuffled order of nearly equal lengths, so that little is padded."""
-        rng = np.random.default_rng([seed, epoch])
-        order = rng.permutation(len(self))
-        order = order[np.lexsort((self.lengths[order, 1], self.lengths[order, 0]))]
-        batches, first, longest = [], 0, 0
-        for i, k in enumerate(order):
-            widest = max(longest, int(self.lengths[k].sum()))
-            if i > first and widest * (i - first + 1) > batch_tokens:
-                batches.append(order[first:i])
-                first, widest = i, int(self.lengths[k].sum())
-            longest = widest
-        batches.append(order[first:])
-        return [batches[i] for i in rng.permutation(len(batches))]
+    def plan(self, seed: int, epoch: int, batch_tokens: int) -> list[np.ndarray]:
+        """Example indices of each batch of an epoch."""
+        return length_batches(self.lengths, batch_tokens, seed, epoch)
 
     def batch(self, indices: np.ndarray) -> Batch:
         source_lengths, target_lengths = self.lengths[indices].T
@@ -117,13 +111,3 @@ class Bitext:
             targets[row, : len(target)] = target
         padded = bool(source_lengths.min() < source_lengths.max())
         return Batch(torch.from_numpy(sources), torch.from_numpy(targets), padded)
-
-    def batches(self, seed: int, batch_tokens: int, start: tuple[int, int]) -> Iterator[tuple[int, int, Batch]]:
-        """Endless batches from (epoch, index in the epoch) on, with the position that follows each of them."""
-        epoch, index = start
-        while True:
-            plan = self.epoch(seed, epoch, batch_tokens)
-            for i in range(index, len(plan)):
-                following = (epoch, i + 1) if i + 1 < len(plan) else (epoch + 1, 0)
-                yield *following, self.batch(plan[i])
-            epoch, index = epoch + 1, 0
