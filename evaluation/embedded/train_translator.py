@@ -13,7 +13,6 @@ from pathlib import Path
 
 import sacrebleu
 import torch
-import torch.nn.functional as F
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -24,6 +23,7 @@ from transformers import (
 
 from evaluation.embedded.bitext import Batch, Bitext, read_pairs, train_tokenizer
 from evaluation.embedded.training import Trainer, add_training_arguments, prepare_process
+from evaluation.embedded.translation import token_losses, translate
 
 
 def build_model(tokenizer: M2M100Tokenizer, args: argparse.Namespace) -> M2M100ForConditionalGeneration:
@@ -58,20 +58,9 @@ def build_model(tokenizer: M2M100Tokenizer, args: argparse.Namespace) -> M2M100F
 
 
 def batch_loss(model: M2M100ForConditionalGeneration, batch: Batch) -> tuple[torch.Tensor, int]:
-    """Summed cross-entropy (nats) of the targets after their language token, and how many tokens that are."""
-    pad, start = model.config.pad_token_id, model.config.decoder_start_token_id
-    inputs = F.pad(batch.targets[:, :-1], (1, 0), value=start)
-    hidden = model.model(
-        input_ids=batch.sources,
-        attention_mask=(batch.sources != pad).long() if batch.padded_source else None,
-        decoder_input_ids=inputs,
-        use_cache=False,
-    ).last_hidden_state
-    # Position 0 predicts the language token, which generation forces; padding on the right is not attended to.
-    wanted = batch.targets != pad
-    wanted[:, 0] = False
-    logits = model.lm_head(hidden[wanted])
-    return F.cross_entropy(logits, batch.targets[wanted], reduction="sum"), len(logits)
+    """Summed cross-entropy (nats) of the targets, and how many tokens that are."""
+    losses, _ = token_losses(model, batch)
+    return losses.sum(), len(losses)
 
 
 def evaluate(
@@ -89,39 +78,12 @@ def evaluate(
     return result
 
 
-def translate(
-    model: M2M100ForConditionalGeneration,
-    tokenizer: M2M100Tokenizer,
-    texts: list[str],
-    source: str,
-    target: str,
-    beams: int = 1,
-    batch_size: int = 64,
-) -> list[str]:
-    """Greedy or beam-search translations, in the order of `texts`."""
-    tokenizer.src_lang = source
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    results = [""] * len(texts)
-    for first in range(0, len(order), batch_size):
-        chosen = order[first : first + batch_size]
-        inputs = tokenizer([texts[i] for i in chosen], return_tensors="pt", padding=True)
-        outputs = model.generate(
-            **inputs,
-            forced_bos_token_id=tokenizer.get_lang_id(target),
-            num_beams=beams,
-            do_sample=False,
-            max_new_tokens=2 * inputs["input_ids"].shape[1] + 10,
-        )
-        for i, text in zip(chosen, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True):
-            results[i] = text
-    return results
-
-
 def export(model: M2M100ForConditionalGeneration, tokenizer: M2M100Tokenizer, folder: Path) -> None:
     """fp16 safetensors with the tokenizer's files, as `AutoModelForSeq2SeqLM` and `AutoTokenizer` load them."""
     half = M2M100ForConditionalGeneration(model.config)
     half.load_state_dict(model.state_dict())
     half.half().save_pretrained(folder)
+    tokenizer.src_lang = "en"
     tokenizer.save_pretrained(folder)
 
 
