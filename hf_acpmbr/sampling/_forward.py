@@ -1,0 +1,60 @@
+"""Forward passes of `generate`, one row for each prefix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import Cache
+
+from ..candidates import IntArray
+from ._cache import PrefixCache
+from .base import Request, rows_of
+
+
+class Forward:
+    """Runs the model of a request on prefixes, through transformers' own preparation of the inputs.
+
+    Masks, positions and encoder outputs of a prefix depend on its source and its length alone, so they are kept once
+    for each source, grown by one token as in `generate`, and handed out by row.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._start = {name: value for name, value in request.model_kwargs.items() if name != "past_key_values"}
+        self._grown: tuple[int, dict[str, Any]] = (0, self._start)
+
+    def first(self) -> tuple[torch.Tensor, PrefixCache]:
+        """(S, V) logits after the prompts, and the cache that holds one row for each source."""
+        request = self._request
+        outputs = request.model._prefill(request.input_ids, request.generation_config, dict(request.model_kwargs))
+        cache = outputs.get("past_key_values") if request.model_kwargs.get("use_cache", True) else None
+        kept = cache if isinstance(cache, Cache) else None
+        return outputs.logits[:, -1].to(torch.float32, copy=True), PrefixCache(
+            kept, len(request.keys), request.input_ids.device
+        )
+
+    def next(self, ids: torch.Tensor, sources: IntArray, cache: PrefixCache) -> torch.Tensor:
+        """(U, V) logits after the prefixes `ids` (U, P + t) of `sources` (U,)."""
+        model = self._request.model
+        past = cache.for_rows(sources)
+        kwargs = rows_of(self._at(ids.shape[1] - self._request.input_ids.shape[1]), sources)
+        inputs = model.prepare_inputs_for_generation(
+            ids,
+            next_sequence_length=None if past is None else 1,
+            past_key_values=past,
+            is_first_iteration=False,
+            **kwargs,
+        )
+        logits: torch.Tensor = model(**inputs, return_dict=True).logits
+        return logits[:, -1].float()
+
+    def _at(self, tokens: int) -> dict[str, Any]:
+        """Model arguments of the S sources after so many new tokens."""
+        length, kwargs = self._grown if self._grown[0] <= tokens else (0, self._start)
+        for _ in range(tokens - length):
+            kwargs = self._request.model._update_model_kwargs_for_generation(
+                {}, dict(kwargs), is_encoder_decoder=self._request.model.config.is_encoder_decoder
+            )
+        self._grown = (tokens, kwargs)
+        return kwargs

@@ -1,0 +1,112 @@
+"""What every sampler is handed and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..candidates import FloatArray, IntArray, TokenIds
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import GenerationConfig
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One batch of sources, as `model.generate` prepares it for a decoding method. S sources, not expanded.
+
+    Args:
+        model: any generative transformers model.
+        input_ids: (S, P) decoder start ids of an encoder-decoder model, or left-padded prompts of a decoder-only one.
+        model_kwargs: everything else the model's forward needs: encoder outputs, masks, an empty cache.
+        logits_processor: LogitsProcessorList of those that constrain (forced BOS, bad words, ...), without
+            sampling warpers.
+        stopping_criteria: StoppingCriteriaList; when a sequence ends; each must look at one row at a time.
+        generation_config: prepared by `generate`; read for special tokens, lengths and the kind of cache.
+        keys: S byte strings that identify the sources; the draws of a source depend on its key and the seed alone.
+        encoder_input_ids: (S, L) source ids of an encoder-decoder model, where known.
+    """
+
+    model: Any
+    input_ids: torch.Tensor
+    model_kwargs: Mapping[str, Any]
+    logits_processor: Any
+    stopping_criteria: Any
+    generation_config: GenerationConfig
+    keys: tuple[bytes, ...]
+    encoder_input_ids: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.keys) != self.input_ids.shape[0]:
+            raise ValueError(f"keys has {len(self.keys)} entries for {self.input_ids.shape[0]} sources: give one each")
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """n i.i.d. samples of one source: its u distinct sequences in the order in which they were first drawn.
+
+    Args:
+        token_ids: u continuations, without the prompt, with the final end-of-sequence token where there is one.
+        counts: (u,) how often each was drawn; sums to n.
+        logprobs: (u,) under the model itself: sum of the log-softmax of its raw logits; None where not known.
+        sampling_logprobs: (u,) under the distribution it was drawn from, after processors and truncation.
+        finished: (u,) True where an end-of-sequence token came, False where a length limit or other criterion cut.
+        model_rows: rows of decoder input spent on this source (one row is one prefix in one forward pass).
+    """
+
+    token_ids: tuple[TokenIds, ...]
+    counts: IntArray
+    logprobs: FloatArray | None
+    sampling_logprobs: FloatArray | None
+    finished: BoolArray
+    model_rows: int = field(default=0)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+
+class Sampler(Protocol):
+    """Draws n samples for each source of a request."""
+
+    def sample(self, request: Request, n: int) -> list[Samples]: ...
+
+
+def eos_ids(generation_config: GenerationConfig) -> frozenset[int]:
+    """The end-of-sequence ids of a prepared config; empty when it has none."""
+    eos = generation_config.eos_token_id
+    if eos is None:
+        return frozenset()
+    return frozenset(int(token) for token in (eos if isinstance(eos, list | tuple) else [eos]))
+
+
+def rows_of(value: Any, sources: IntArray) -> Any:
+    """Every tensor inside `value`, which has one row a source, with its rows picked by `sources` (U,).
+
+    When all rows are of one source the result is an expanded view that costs no memory.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if not value.dim():
+            return value
+        first = int(sources[0])
+        if (sources == first).all():
+            return value[first : first + 1].expand(len(sources), *value.shape[1:])
+        return value.index_select(0, torch.as_tensor(sources, device=value.device))
+    if isinstance(value, dict):
+        mapped = {name: rows_of(item, sources) for name, item in value.items()}
+        return mapped if type(value) is dict else type(value)(**mapped)
+    if isinstance(value, tuple | list):
+        return type(value)(rows_of(item, sources) for item in value)
+    return value
