@@ -37,9 +37,10 @@ class Draws:
         return int(self.columns.size)
 
     def part(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
-        """Unique pseudo-references among draws start..stop-1, ascending, and how often each was drawn there."""
-        columns, counts = np.unique(self.columns[start:stop], return_counts=True)
-        return columns, counts
+        """Unique pseudo-references among draws start..stop-1, in the order they come, and how often each was drawn."""
+        columns, first, counts = np.unique(self.columns[start:stop], return_index=True, return_counts=True)
+        order = np.argsort(first)
+        return columns[order], counts[order]
 
     def reach(self, unique: int) -> int:
         """How many draws can be taken before more than `unique` different pseudo-references have been seen."""

@@ -1,0 +1,235 @@
+"""What every decoder in the table keeps, whatever its method."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hf_acpmbr import ACPMBR, Candidates
+from hf_acpmbr.completion import ALS, AgreementALS
+from hf_acpmbr.decoding import DECODERS, Decision, Decoder, decoder_class
+from hf_acpmbr.observation import Budget, balanced
+
+from ..decoding.worlds import World
+
+SEEDS = range(6)
+
+
+def stages(**budgets: Any) -> Callable[[], dict[str, Any]]:
+    completer = AgreementALS(rank=2) if "guide_budgets" in budgets else ALS(rank=2)
+    return lambda: {"completer": completer, "observe": balanced, **budgets}
+
+
+@dataclass
+class Case:
+    """How to run one decoder on a World.
+
+    options: other than the defaults, small enough for a World of 12 texts drawn 30 times.
+    stages: what is handed in instead of options.
+    target, guide: which of the World's utilities it gets.
+    budget: most calls of each utility, for n unique candidates of N drawn.
+    follows_positions: its random choices go by position, not by text.
+    combines: `expected` is no utility's but a combination in which more is better.
+    """
+
+    budget: Callable[[int, int], dict[str, float]]
+    options: dict[str, Any] = field(default_factory=dict)
+    stages: Callable[[], dict[str, Any]] = dict
+    target: str = "target"
+    guide: str = "guide"
+    follows_positions: bool = False
+    combines: bool = False
+
+
+CASES = {
+    "mbr": Case(lambda n, N: {"target": n * n}),
+    "pmbr": Case(lambda n, N: {"target": 3 * N}, stages=stages(budget=Budget(per_row=3)), follows_positions=True),
+    "acpmbr": Case(
+        lambda n, N: {"target": 2 * N, "guide": 4 * N},
+        stages=stages(budget=Budget(per_row=2), guide_budgets=(Budget(per_row=4),)),
+        follows_positions=True,
+    ),
+    "distilled-mbr": Case(lambda n, N: {"guide": n * n}),
+    "map": Case(lambda n, N: {}, combines=True),
+    "oracle": Case(lambda n, N: {"target": n * n}),
+    "n-by-s": Case(lambda n, N: {"target": 5 * n}, {"num_references": 5}),
+    "pruning": Case(lambda n, N: {"target": n * n}, {"alpha": 0.8, "schedule": [3, 9, 20], "bootstrap": 50}),
+    "halving": Case(lambda n, N: {"target": N * N / 16}, {"reduction": 16}),
+    "aggregation": Case(lambda n, N: {"target": 3 * n + 2 * n}, {"partitions": 3, "fine": 2}),
+    "centroid": Case(lambda n, N: {"target": 4 * n}, {"centroids": 4, "weighted": True}),
+    "model-based": Case(lambda n, N: {"target": n * n}),
+    "coarse-to-fine": Case(lambda n, N: {"target": 3 * n, "guide": 7 * n}, {"keep": 3, "coarse_references": 7}),
+    "qe": Case(lambda n, N: {"quality": n}, target="quality"),
+    "qe-filter": Case(lambda n, N: {"target": 16, "quality": n}, {"keep": 4}, guide="quality"),
+    "diverse": Case(lambda n, N: {"target": n * n}, {"size": 3}),
+    "ensemble": Case(lambda n, N: {"target": n * n, "guide": n * n}, {"weights": [2, 1]}, combines=True),
+}
+
+
+def make(name: str) -> Decoder:
+    case = CASES[name]
+    return decoder_class(name)(**case.stages(), **case.options)
+
+
+def run(name: str, world: World, candidates: Any = None, sign: float = 1.0, broken: bool = False, **arguments: Any):
+    case = CASES[name]
+    given = world.candidates() if candidates is None else candidates
+    return make(name).decode(
+        given,
+        references=given if "references" in decoder_class(name).needs else None,
+        target=getattr(world, case.target)(sign, broken=broken),
+        guides=getattr(world, case.guide)(sign, broken=broken),
+        **arguments,
+    )
+
+
+def assert_same(a: Decision, b: Decision) -> None:
+    np.testing.assert_array_equal(a.expected, b.expected)
+    np.testing.assert_array_equal(a.ranking, b.ranking)
+    assert a.calls == b.calls
+    assert a.signature == b.signature
+
+
+every_decoder = pytest.mark.parametrize("name", DECODERS)
+
+
+def test_the_table_of_cases_is_complete():
+    assert set(CASES) == set(DECODERS)
+
+
+@every_decoder
+def test_a_list_with_duplicates_and_counts_decide_alike(name):
+    for seed in SEEDS:
+        world = World.make(seed)
+        counted = Candidates(
+            tuple(world.texts),
+            np.array(list(world.counts.values())),
+            logprobs=np.array([world.logprobs[text] for text in world.texts]),
+        )
+        assert_same(run(name, world, seed=seed), run(name, world, counted, seed=seed))
+
+
+@every_decoder
+def test_losses_decide_like_the_gains_they_negate(name):
+    for seed in SEEDS:
+        world = World.make(seed)
+        gain, loss = run(name, world, seed=seed), run(name, world, sign=-1.0, seed=seed)
+        np.testing.assert_array_equal(loss.ranking, gain.ranking)
+        assert loss.calls == gain.calls
+        sign = 1.0 if CASES[name].combines else -1.0
+        np.testing.assert_allclose(loss.expected, sign * gain.expected, atol=1e-9)
+
+
+@every_decoder
+def test_one_candidate_is_chosen(name):
+    world = World.make(0, unique=1, draws=4)
+    got = run(name, world)
+    assert got.text == world.texts[0]
+    assert len(got.nbest()) == 1
+    assert np.isfinite(got.expected).all()
+
+
+@every_decoder
+def test_equal_candidates_are_equally_good(name):
+    world = World.make(1)
+    same = World({text: np.ones(3) for text in world.texts}, world.drawn, dict.fromkeys(world.texts, -1.0))
+    got = run(name, same)
+    known = got.expected[np.isfinite(got.expected)]
+    assert known.size
+    np.testing.assert_allclose(known, known[0], atol=1e-6)
+    assert np.isfinite(got.expected[got.index])
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.follows_positions])
+def test_the_order_of_the_candidates_has_no_influence(name):
+    for seed in SEEDS:
+        world = World.make(seed)
+        order = np.random.default_rng(seed).permutation(len(world.drawn))
+        a = run(name, world, seed=seed)
+        b = run(name, world, world.candidates([world.drawn[k] for k in order]), seed=seed)
+        assert a.text == b.text
+        assert [entry.text for entry in a.nbest(12)] == [entry.text for entry in b.nbest(12)]
+        expected = dict(zip(b.candidates.texts, b.expected, strict=True))
+        np.testing.assert_allclose(a.expected, [expected[text] for text in a.candidates.texts], atol=1e-9)
+
+
+@every_decoder
+def test_same_seed_same_decision(name):
+    world = World.make(3)
+    assert_same(run(name, world, seed=7), run(name, world, seed=7))
+
+
+@every_decoder
+@pytest.mark.parametrize("size", [(12, 30), (20, 20), (5, 60)])
+def test_calls_are_counted_and_never_above_the_budget(name, size):
+    world = World.make(2, *size)
+    for seed in SEEDS:
+        got = run(name, world, seed=seed)
+        allowed = CASES[name].budget(len(world.texts), len(world.drawn))
+        assert {utility for utility, calls in got.calls.items() if calls} <= set(allowed)
+        for utility, calls in got.calls.items():
+            assert calls <= allowed.get(utility, 0), utility
+        assert (got.total_calls > 0) == (name != "map")
+
+
+@every_decoder
+def test_the_signature_says_what_repeats_the_run(name):
+    world = World.make(4)
+    got = run(name, world, seed=11)
+    assert " " not in got.signature
+    parts = dict(part.split(":", 1) for part in got.signature.split("|"))
+    assert parts["decoder"] == name
+    assert (parts["seed"], parts["n"], parts["unique"]) == ("11", "30", "12x12")
+    needs = decoder_class(name).needs
+    assert ("target" in parts) == ("target" in needs)
+    assert ("guide" in parts) == ("guide" in needs)
+    assert set(CASES[name].options) <= set(parts)
+
+
+@every_decoder
+def test_a_broken_utility_is_refused(name):
+    if name == "map":
+        with pytest.raises(ValueError, match="NaN"):
+            Candidates.from_texts(["a"], logprobs=[float("nan")])
+        return
+    with pytest.raises(ValueError, match="NaN"):
+        run(name, World.make(5), broken=True)
+
+
+@every_decoder
+def test_the_n_best_list_holds_every_candidate_once_from_best_to_worst(name):
+    world = World.make(6)
+    got = run(name, world)
+    assert sorted(entry.text for entry in got.nbest(12)) == sorted(world.texts)
+    assert got.nbest(1)[0].text == got.text
+    assert np.isfinite(got.expected[got.index])
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.stages is dict])
+def test_options_survive_json(name):
+    decoder = make(name)
+    again = decoder_class(name)(**json.loads(json.dumps(dataclasses.asdict(decoder))))
+    assert again == decoder
+    decoder_class(name)()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        decoder.anything = 1
+    with pytest.raises(TypeError, match="misspelt"):
+        decoder_class(name)(misspelt=1)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(DECODERS) - {"map", "model-based", "centroid", "qe", "qe-filter", "oracle"})
+)
+def test_by_name_through_the_front_door(name):
+    options = CASES[name].options
+    mbr = ACPMBR(target="chrf", distilled="bleu", decoder=name, decoder_options=options)
+    drawn = ["the cat sat", "a cat sat", "the cat sat", "the cat sat down", "dogs run fast", "the cats sat"]
+    got = mbr.rerank(drawn)
+    assert got.text in drawn
+    assert f"decoder:{name}" in got.signature
