@@ -49,6 +49,21 @@ class Statistics:
         return 1.0 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
 
 
+@dataclass(frozen=True)
+class TextTable:
+    """What a kernel is made for.
+
+    Attributes:
+        texts: unique texts, hypotheses and references together.
+        sources: unique sources; empty for utilities that need none.
+        references: which of the texts are references.
+    """
+
+    texts: Sequence[str]
+    sources: Sequence[str]
+    references: IntArray
+
+
 class Kernel(Protocol):
     """A utility's own arithmetic over one list of unique texts; the engine calls it with pairs that are new."""
 
@@ -110,8 +125,8 @@ class Utility(ABC):
         return self.name
 
     @abstractmethod
-    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
-        """The arithmetic over unique `texts` (hypotheses and references together) and unique `sources`."""
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """The arithmetic over the table's texts."""
 
     def prepare(self, hypotheses: Sequence[str], references: Sequence[str], source: str | None = None) -> Scorer:
         """Scorer of hypotheses × references; keeps encodings between calls. `source` is what was translated."""

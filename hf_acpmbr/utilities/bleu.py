@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, Utility
+from .base import Kernel, Statistics, TextTable, Utility
 from .ngrams import MatchTable, NGramCounts
 
 
@@ -50,9 +50,9 @@ class SentenceBLEU(Utility):
         case = "lc" if self.lowercase else "mixed"
         return f"BLEU|case:{case}|eff:yes|tok:{self.tokenize}|n:{self.max_ngram_order}|smooth:exp"
 
-    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """N-gram counts of all texts; see `ngrams`."""
-        return _BLEUKernel([self._bleu._preprocess_segment(text).split() for text in texts], self.max_ngram_order)
+        return _BLEUKernel([self._bleu._preprocess_segment(text).split() for text in table.texts], self.max_ngram_order)
 
 
 class _BLEUKernel:

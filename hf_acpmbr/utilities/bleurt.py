@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..candidates import IntArray
-from .base import Kernel, Statistics
+from .base import Kernel, Statistics, TextTable
 from .batching import pad
 from .checkpoints import read_config, read_weights
 from .network import NetworkUtility, PairNetworkKernel
@@ -63,11 +63,11 @@ class BLEURT(NetworkUtility):
 
         return bleurt_network(read_config(self.folder), read_weights(self.folder))
 
-    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Ids of all texts; pairs are assembled reference first."""
         positions = int(read_config(self.folder).get("max_position_embeddings", 512))
         limit = min(self.max_length or self.tokenizer.max_length or positions, positions)
-        return _BLEURTKernel(self, statistics, self.tokenizer, texts, limit)
+        return _BLEURTKernel(self, statistics, self.tokenizer, table.texts, limit)
 
     def __reduce__(self) -> tuple[Any, ...]:
         restore, (cls, state) = super().__reduce__()

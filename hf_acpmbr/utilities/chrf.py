@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, Utility
+from .base import Kernel, Statistics, TextTable, Utility
 from .ngrams import MatchTable, NGramCounts
 
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -61,9 +61,9 @@ class ChrF(Utility):
         case, space = "lc" if self.lowercase else "mixed", "yes" if self.whitespace else "no"
         return f"chrF{self.beta:g}|case:{case}|nc:{self.char_order}|nw:{self.word_order}|space:{space}"
 
-    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """N-gram counts of all texts; see `ngrams`."""
-        return _ChrFKernel(self, texts)
+        return _ChrFKernel(self, table.texts)
 
 
 class _ChrFKernel:

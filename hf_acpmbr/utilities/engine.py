@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, PairScorer, Statistics, Utility
+from .base import Kernel, PairScorer, Statistics, TextTable, Utility
 from .cache import ScoreCache
 
 _NO_INTS: IntArray = np.zeros(0, dtype=np.int64)
@@ -60,7 +60,8 @@ class Scorer:
     def kernel(self) -> Kernel:
         """The metric over these texts; made when the first pair is not answered by the cache."""
         if self._kernel is None:
-            self._kernel = self.utility.kernel(self.texts, self.sources, self.statistics)
+            table = TextTable(self.texts, self.sources, np.unique(self._references))
+            self._kernel = self.utility.kernel(table, self.statistics)
         return self._kernel
 
     def __call__(self, rows: IntArray, columns: IntArray) -> FloatArray:

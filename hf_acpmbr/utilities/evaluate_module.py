@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, Utility
+from .base import Kernel, Statistics, TextTable, Utility
 
 _PER_PAIR_KEYS = ("scores", "f1", "score")
 
@@ -57,15 +56,15 @@ class EvaluateUtility(Utility):
         revision = getattr(self.module, "_hash", None)
         return f"evaluate:{self.name}" + (f"@{revision[:12]}" if revision else "")
 
-    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """One compute() for all new pairs (it costs milliseconds a call)."""
 
-        def run(hypotheses: IntArray, references: IntArray, source_indices: IntArray) -> FloatArray:
-            inputs: dict[str, Any] = {"predictions": [texts[k] for k in hypotheses]}
+        def run(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+            inputs: dict[str, Any] = {"predictions": [table.texts[k] for k in hypotheses]}
             if self.needs_reference:
-                inputs["references"] = [texts[k] for k in references]
+                inputs["references"] = [table.texts[k] for k in references]
             if self.needs_source:
-                inputs["sources"] = [sources[k] for k in source_indices]
+                inputs["sources"] = [table.sources[k] for k in sources]
             statistics.batches += 1
             return self._per_pair(self.module.compute(**inputs, **self.compute_options), hypotheses.size)
 

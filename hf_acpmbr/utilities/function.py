@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, Utility
+from .base import Kernel, Statistics, TextTable, Utility
 
 
 class FunctionUtility(Utility):
@@ -47,12 +47,12 @@ class FunctionUtility(Utility):
         self.needs_source = _requires_sources(function) if needs_source is None else needs_source
         self.parameters, self.device = parameters, device
 
-    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """One call of the function for all new pairs."""
 
-        def run(hypotheses: IntArray, references: IntArray, source_indices: IntArray) -> FloatArray:
-            arguments = [[texts[k] for k in hypotheses], [texts[k] for k in references]]
-            named = {"sources": [sources[k] for k in source_indices]} if self.needs_source else {}
+        def run(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+            arguments = [[table.texts[k] for k in hypotheses], [table.texts[k] for k in references]]
+            named = {"sources": [table.sources[k] for k in sources]} if self.needs_source else {}
             return np.asarray(self.function(*arguments, **named), dtype=np.float64)
 
         return run

@@ -10,7 +10,7 @@ from typing import Any
 
 from .base import Utility
 from .checkpoints import read_config
-from .table import KINDS, UTILITIES, Entry
+from .table import COMET_KINDS, KINDS, UTILITIES, Entry
 
 
 def available_utilities() -> list[str]:
@@ -85,12 +85,24 @@ def _from_path(name: str) -> Entry | None:
     script = path / f"{path.name}.py" if path.is_dir() else path
     if script.suffix == ".py" and script.is_file():
         return Entry("evaluate_module", "EvaluateUtility", {"module": str(path)})
+    if path.is_dir() and (path / "hparams.yaml").is_file():
+        return _comet_entry(path)
     if path.is_dir() and (path / "config.json").is_file():
         config = read_config(path)
         kind = KINDS.get(str(config.get("model_type", "")))
         if kind is not None:
             return Entry(kind[0], kind[1], {"checkpoint": str(path)})
     return None
+
+
+def _comet_entry(folder: Path) -> Entry:
+    from .comet_network import read_hparams
+
+    kind = str(read_hparams(folder).get("class_identifier"))
+    if kind not in COMET_KINDS:
+        raise ValueError(f"{folder} is a {kind!r} checkpoint; supported are {', '.join(COMET_KINDS)}")
+    module, factory, options = COMET_KINDS[kind]
+    return Entry(module, factory, {"checkpoint": str(folder), **options})
 
 
 def _unknown(name: str) -> str:

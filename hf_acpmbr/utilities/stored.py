@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, Utility
+from .base import Kernel, Statistics, TextTable, Utility
 
 
 class MatrixUtility(Utility):
@@ -55,16 +55,16 @@ class MatrixUtility(Utility):
     def signature(self) -> str:
         return f"{self.name}[{self.matrix.shape[0]}x{self.matrix.shape[1]}]"
 
-    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """A look-up by text."""
-        rows = np.array([self._rows.get(text, -1) for text in texts], dtype=np.int64)
-        columns = np.array([self._columns.get(text, -1) for text in texts], dtype=np.int64)
+        rows = np.array([self._rows.get(text, -1) for text in table.texts], dtype=np.int64)
+        columns = np.array([self._columns.get(text, -1) for text in table.texts], dtype=np.int64)
 
         def look_up(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
             i, j = rows[hypotheses], columns[references]
             for found, asked, side in ((i, hypotheses, "hypothesis"), (j, references, "reference")):
                 if (found < 0).any():
-                    unknown = texts[int(asked[np.flatnonzero(found < 0)[0]])]
+                    unknown = table.texts[int(asked[np.flatnonzero(found < 0)[0]])]
                     raise ValueError(f"the stored matrix of {self.name!r} has no {side} {unknown!r}")
             return np.asarray(self.matrix[i, j])
 

@@ -34,6 +34,10 @@ def _bleurt(checkpoint: str, millions: float | None = None) -> Entry:
     return _network("bleurt", "BLEURT", checkpoint, millions)
 
 
+def _metricx(checkpoint: str, millions: float, **options: Any) -> Entry:
+    return _network("metricx", "MetricX", f"google/metricx-{checkpoint}", millions, **options)
+
+
 UTILITIES: dict[str, Entry] = {
     "chrf": Entry("chrf", "ChrF"),
     "chrf++": Entry("chrf", "ChrF", {"word_order": 2}),
@@ -49,13 +53,42 @@ UTILITIES: dict[str, Entry] = {
     "bleurt-base-512": _bleurt("lucadiliello/bleurt-base-512"),
     "bleurt-large-128": _bleurt("lucadiliello/bleurt-large-128"),
     "bleurt-large-512": _bleurt("lucadiliello/bleurt-large-512"),
+    "comet": _network("comet", "COMET", "Unbabel/wmt22-comet-da", 581),
+    "comet-20": _network("comet", "COMET", "Unbabel/wmt20-comet-da"),
+    "comet-qe-20": _network("comet", "COMET", "Unbabel/wmt20-comet-qe-da", reference_free=True),
+    "cometkiwi": _network("unified", "UnifiedMetric", "Unbabel/wmt22-cometkiwi-da", 565, reference_free=True),
+    "cometkiwi-xl": _network("unified", "UnifiedMetric", "Unbabel/wmt23-cometkiwi-da-xl", 3500, reference_free=True),
+    "cometkiwi-xxl": _network("unified", "UnifiedMetric", "Unbabel/wmt23-cometkiwi-da-xxl", 10700, reference_free=True),
+    "unite": _network("unified", "UnifiedMetric", "Unbabel/wmt22-unite-da", reference_free=False),
+    "xcomet-xl": _network("unified", "UnifiedMetric", "Unbabel/XCOMET-XL", 3500, reference_free=False),
+    "xcomet-xxl": _network("unified", "UnifiedMetric", "Unbabel/XCOMET-XXL", 10700, reference_free=False),
+    "xcomet-lite": _network("unified", "UnifiedMetric", "myyycroft/XCOMET-lite", 278, reference_free=False),
+    "metricx-24": _metricx("24-hybrid-large-v2p6", 1230),
+    "metricx-24-xl": _metricx("24-hybrid-xl-v2p6", 3700),
+    "metricx-24-xxl": _metricx("24-hybrid-xxl-v2p6", 13000),
+    "metricx-24-qe": _metricx("24-hybrid-large-v2p6", 1230, reference_free=True),
+    "metricx-23": _metricx("23-large-v2p0", 1230),
+    "metricx-23-xl": _metricx("23-xl-v2p0", 3700),
+    "metricx-23-xxl": _metricx("23-xxl-v2p0", 13000),
+    "metricx-23-qe": _metricx("23-qe-large-v2p0", 1230),
+    "bertscore": _network("bertscore", "BERTScore", "google-bert/bert-base-multilingual-cased"),
+    "embedding-cosine": _network(
+        "embedding", "EmbeddingCosine", "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", 118
+    ),
     "embedded": _bleurt(str(_EMBEDDED / "utility")),
     "embedded-d1": _bleurt(str(_EMBEDDED / "utility-d1")),
     "embedded-d2": _bleurt(str(_EMBEDDED / "utility-d2")),
 }
 
 # Checkpoint folders by config.json's model_type: (module, factory).
-KINDS: dict[str, tuple[str, str]] = {"bleurt": ("bleurt", "BLEURT")}
+KINDS: dict[str, tuple[str, str]] = {"bleurt": ("bleurt", "BLEURT"), "mt5": ("metricx", "MetricX")}
+# COMET folders by hparams.yaml's class_identifier: (module, factory, options).
+COMET_KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "regression_metric": ("comet", "COMET", {}),
+    "referenceless_regression_metric": ("comet", "COMET", {"reference_free": True}),
+    "unified_metric": ("unified", "UnifiedMetric", {}),
+    "xcomet_metric": ("unified", "UnifiedMetric", {"reference_free": False}),
+}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, Utility
+from .base import Kernel, Statistics, TextTable, Utility
 
 
 class TER(Utility):
@@ -55,9 +55,9 @@ class TER(Utility):
     def signature(self) -> str:
         return f"TER|{self._flags}"
 
-    def kernel(self, texts: Sequence[str], sources: Sequence[str], statistics: Statistics) -> Kernel:
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Words of all texts, tokenised once."""
-        return _TERKernel([self._ter._preprocess_segment(text).split() for text in texts])
+        return _TERKernel([self._ter._preprocess_segment(text).split() for text in table.texts])
 
 
 class _TERKernel:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import sentencepiece
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 SENTENCES = [
     "A bird chirps by the window.",
@@ -111,4 +112,137 @@ def write_bleurt(folder: Path, embedding_size: int | None = 12, file: str = "mod
         # The published .bin files carry this buffer.
         positions = torch.arange(config["max_position_embeddings"]).expand((1, -1))
         torch.save({**weights, "bleurt.embeddings.position_ids": positions}, folder / file)
+    return folder
+
+
+def write_encoder(folder: Path, kind: str = "xlm-roberta", seed: int = 0, layers: int = 3) -> Path:
+    """An encoder with its tokeniser in transformers' format: "xlm-roberta", "xlm-roberta-xl" or "bert"."""
+    from transformers import AutoModel
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = _bert_tokenizer(folder) if kind == "bert" else _xlmr_tokenizer()
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(seed)
+    model = AutoModel.from_config(_encoder_config(kind, len(tokenizer), layers))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0.0, 0.25)
+        elif "bias" in name:
+            parameter.data.normal_(0.0, 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def _encoder_config(kind: str, vocabulary: int, layers: int):
+    from transformers import BertConfig, XLMRobertaConfig, XLMRobertaXLConfig
+
+    shared = {
+        "vocab_size": vocabulary,
+        "hidden_size": 16,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "intermediate_size": 32,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    if kind == "bert":
+        return BertConfig(**shared, max_position_embeddings=64, pad_token_id=0)
+    config_class = XLMRobertaXLConfig if kind == "xlm-roberta-xl" else XLMRobertaConfig
+    return config_class(**shared, max_position_embeddings=66, pad_token_id=1, bos_token_id=0, eos_token_id=2)
+
+
+def _xlmr_tokenizer():
+    from transformers import XLMRobertaTokenizer
+
+    letters = sorted({letter for text in SENTENCES for letter in text if letter != " "})
+    words = sorted({"▁" + word for text in SENTENCES for word in text.split()})
+    vocabulary = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -20.0), ("▁", -8.0)]
+    vocabulary += [(letter, -9.0) for letter in letters] + [(word, -7.0) for word in words] + [("<mask>", 0.0)]
+    return XLMRobertaTokenizer(vocab=vocabulary, model_max_length=64)
+
+
+def _bert_tokenizer(folder: Path):
+    from transformers import BertTokenizer
+
+    words = sorted({word.strip(".,!").lower() for text in SENTENCES for word in text.split()})
+    letters = sorted({letter for word in words for letter in word})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", "!", *words]
+    vocabulary += [letter for letter in letters if letter not in words] + [f"##{letter}" for letter in letters]
+    return BertTokenizer(vocab={word: number for number, word in enumerate(vocabulary)}, model_max_length=64)
+
+
+COMET_HPARAMS = {
+    "encoder_model": "XLM-RoBERTa",
+    "layer": "mix",
+    "layer_transformation": "sparsemax",
+    "layer_norm": False,
+    "pool": "avg",
+    "hidden_sizes": [12, 8],
+    "activations": "Tanh",
+    "final_activation": None,
+    "dropout": 0.1,
+}
+
+
+def write_comet(folder: Path, blocks: int, tags: int = 0, encoder: str = "xlm-roberta", **hparams) -> Path:
+    """A COMET-like checkpoint: hparams.yaml and checkpoints/model.ckpt, with the encoder beside it."""
+    import yaml
+    from transformers import AutoModel
+
+    path = write_encoder(folder / "encoder", encoder)
+    settings = {**COMET_HPARAMS, "pretrained_model": str(path), **hparams}
+    generator = torch.Generator().manual_seed(7)
+
+    def random(*shape: int) -> torch.Tensor:
+        return 0.5 * torch.randn(*shape, generator=generator)
+
+    state = {f"encoder.model.{key}": value for key, value in AutoModel.from_pretrained(path).state_dict().items()}
+    state = {key: value for key, value in state.items() if ".pooler." not in key}
+    for layer in range(4):
+        state[f"layerwise_attention.scalar_parameters.{layer}"] = random(1)
+    state["layerwise_attention.gamma"] = torch.tensor([1.3])
+    state["layerwise_attention.dropout_mask"] = torch.zeros(4)
+    width = 16 * blocks
+    sizes = [width, *settings["hidden_sizes"], 1]
+    for number, (before, after) in enumerate(pairwise(sizes)):
+        state[f"estimator.ff.{3 * number}.weight"] = random(after, before)
+        state[f"estimator.ff.{3 * number}.bias"] = random(after)
+    if tags:
+        state["hidden2tag.weight"], state["hidden2tag.bias"] = 40 * random(tags, 16), torch.zeros(tags)
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    checkpoint = {"state_dict": state, "hyper_parameters": settings, "epoch": 1, "pytorch-lightning_version": "1.8"}
+    torch.save(checkpoint, folder / "checkpoints" / "model.ckpt")
+    (folder / "hparams.yaml").write_text(yaml.safe_dump(settings))
+    return folder
+
+
+def write_metricx(folder: Path, tied: bool = False) -> Path:
+    """A MetricX-like checkpoint: mT5 weights with an output matrix of their own (unless tied) and spiece.model."""
+    from transformers import MT5Config, MT5ForConditionalGeneration
+
+    folder.mkdir(parents=True, exist_ok=True)
+    train_sentencepiece(folder / "spiece.model", size=170, specials=())
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model")).get_piece_size()
+    torch.manual_seed(3)
+    config = MT5Config(
+        vocab_size=pieces + 20,
+        d_model=16,
+        d_kv=4,
+        d_ff=32,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+    )
+    model = MT5ForConditionalGeneration(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0.0, 0.5)
+    model.save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": tied}))
+    weights = {key: value for key, value in load_file(folder / "model.safetensors").items() if key != "lm_head.weight"}
+    if not tied:
+        weights["lm_head.weight"] = torch.randn(config.vocab_size, config.d_model)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

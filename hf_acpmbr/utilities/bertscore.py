@@ -1,0 +1,191 @@
+"""BERTScore (Zhang et al. 2020, https://arxiv.org/abs/1904.09675) with any transformers encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..candidates import FloatArray, IntArray
+from .base import Kernel, Statistics, TextTable
+from .encoding import SpecialTokens, TextVectors, position_limit
+from .network import NetworkUtility
+
+if TYPE_CHECKING:
+    import torch
+
+# Layers that the authors found to agree best with human ratings.
+LAYERS = {
+    "bert-base-uncased": 9,
+    "bert-large-uncased": 18,
+    "bert-base-multilingual-cased": 9,
+    "roberta-base": 10,
+    "roberta-large": 17,
+    "xlm-roberta-base": 9,
+    "xlm-roberta-large": 17,
+    "deberta-xlarge-mnli": 40,
+}
+_OUTPUTS = ("f1", "precision", "recall")
+
+
+class BERTScore(NetworkUtility):
+    """Greedy cosine matching of contextual token states: precision, recall or F1 (default).
+
+    Each text is encoded once; a pair costs one small matrix product.
+
+    Args:
+        checkpoint: hub id or folder of an encoder.
+        layer: whose states to use; default: the authors' choice for the encoder, else the last.
+        output: "f1", "precision" or "recall".
+        idf: weight tokens by inverse document frequency over the references.
+        baseline: score of unrelated texts; if given, scores are rescaled to (score − baseline) / (1 − baseline).
+        options: see `NetworkUtility`.
+    """
+
+    description = "BERTScore: greedy matching of contextual token embeddings."
+    homepage = "https://github.com/Tiiiger/bert_score"
+    citation = (
+        "@inproceedings{bert-score, title = {{BERTScore}: Evaluating Text Generation with {BERT}}, author = {Tianyi "
+        "Zhang and Varsha Kishore and Felix Wu and Kilian Q. Weinberger and Yoav Artzi}, booktitle = {ICLR}, "
+        "year = {2020}}"
+    )
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        layer: int | None = None,
+        output: str = "f1",
+        idf: bool = False,
+        baseline: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(checkpoint, **options)
+        if output not in _OUTPUTS:
+            raise ValueError(f"output={output!r} is unknown: choose one of {', '.join(_OUTPUTS)}")
+        if layer is not None and layer < 1:
+            raise ValueError(f"layer must be at least 1, got {layer}")
+        if baseline is not None and not baseline < 1:
+            raise ValueError(f"baseline must be below 1, got {baseline}")
+        self.layer = layer or LAYERS.get(checkpoint.rstrip("/").split("/")[-1])
+        self.output, self.idf, self.baseline = output, idf, baseline
+        self.symmetric = output == "f1"
+
+    @property
+    def signature(self) -> str:
+        extras = f"|L{self.layer or 'last'}|{self.output}" + ("|idf" if self.idf else "")
+        return super().signature + extras + ("" if self.baseline is None else f"|base:{self.baseline:g}")
+
+    def load(self) -> torch.nn.Module:
+        from transformers import AutoConfig, AutoModel
+
+        config = AutoConfig.from_pretrained(self.folder)
+        if self.layer is not None:
+            if self.layer > config.num_hidden_layers:
+                raise ValueError(f"layer={self.layer}, but {self.name} has only {config.num_hidden_layers}")
+            config.num_hidden_layers = self.layer  # layers above are neither loaded nor computed
+        return AutoModel.from_pretrained(self.folder, config=config)  # type: ignore[no-any-return]
+
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """Token states of each text."""
+        return _BERTScoreKernel(self, table, statistics)
+
+
+class _BERTScoreKernel:
+    def __init__(self, utility: BERTScore, table: TextTable, statistics: Statistics) -> None:
+        tokens = SpecialTokens(utility.folder)
+        special = len(tokens.before) + len(tokens.after)
+        limit = position_limit(tokens.tokenizer, utility.network.config) - special
+        self.utility = utility
+        self.contents = tokens.encode(table.texts, limit)
+        self.rows = [tokens.join(content) for content in self.contents]
+        self.offset = len(tokens.before)
+        self.frequency = _Frequency([self.contents[k] for k in table.references]) if utility.idf else None
+        self.states = TextVectors(utility, self.rows, tokens.pad_id, self._encode, statistics)
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        import torch
+
+        out = np.zeros(hypotheses.size)
+        with torch.inference_mode():
+            for start, end, order in _by_row(hypotheses):
+                pairs = order[start:end]
+                out[pairs] = self._row(int(hypotheses[pairs[0]]), references[pairs])
+        baseline = self.utility.baseline
+        return out if baseline is None else (out - baseline) / (1.0 - baseline)
+
+    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        import torch
+
+        states = self.utility.network(input_ids=ids, attention_mask=mask).last_hidden_state
+        states = torch.nn.functional.normalize(states, dim=-1)
+        return [row[:size] for row, size in zip(states, mask.sum(dim=1).tolist(), strict=True)]
+
+    def _row(self, hypothesis: int, references: IntArray) -> FloatArray:
+        """Scores of one hypothesis against many references: one product over all their tokens."""
+        import torch
+
+        own = self.states.get(np.array([hypothesis]))[0]
+        theirs = self.states.get(references)
+        sizes = torch.tensor([len(state) for state in theirs])
+        similarity = own @ torch.cat(theirs).T
+        # (L, k, longest): the tokens of each reference side by side; beyond its end nothing can win.
+        position = torch.arange(int(sizes.max()))[None, :]
+        starts = torch.cumsum(sizes, 0) - sizes
+        inside = (position < sizes[:, None]).to(own.device)
+        index = (starts[:, None] + position).clamp(max=similarity.shape[1] - 1).to(own.device)
+        spread = similarity[:, index].masked_fill(~inside, -torch.inf)
+        weights_h = self._weights([hypothesis])
+        weights_r = self._weights(references.tolist())
+        precision = (spread.amax(dim=2).double() * weights_h.T.to(own.device)).sum(dim=0)
+        best = spread.amax(dim=0).double().masked_fill(~inside, 0.0)
+        recall = (best * weights_r.to(own.device)).sum(dim=1)
+        return self._output(precision.cpu().numpy(), recall.cpu().numpy())
+
+    def _output(self, precision: FloatArray, recall: FloatArray) -> FloatArray:
+        if self.utility.output == "precision":
+            return precision
+        if self.utility.output == "recall":
+            return recall
+        total = precision + recall
+        return np.where(total != 0, 2 * precision * recall / np.where(total != 0, total, 1.0), 0.0)
+
+    def _weights(self, texts: Sequence[int]) -> torch.Tensor:
+        """(k, longest) share of each token; special tokens weigh nothing, and an empty text has no weights."""
+        import torch
+
+        out = torch.zeros(len(texts), max(len(self.rows[k]) for k in texts), dtype=torch.float64)
+        for place, k in enumerate(texts):
+            content = self.contents[k]
+            if content:
+                raw = (
+                    self.frequency.weights(content) if self.frequency else torch.ones(len(content), dtype=torch.float64)
+                )
+                out[place, self.offset : self.offset + len(content)] = raw / raw.sum().clamp(min=1e-12)
+        return out
+
+
+class _Frequency:
+    """idf(token) = log((n + 1) / (documents with it + 1)) over n references."""
+
+    def __init__(self, documents: Sequence[Sequence[int]]) -> None:
+        self.size = len(documents)
+        self.counts: dict[int, int] = {}
+        for document in documents:
+            for token in set(document):
+                self.counts[token] = self.counts.get(token, 0) + 1
+
+    def weights(self, tokens: Sequence[int]) -> torch.Tensor:
+        import torch
+
+        counts = torch.tensor([self.counts.get(token, 0) for token in tokens], dtype=torch.float64)
+        return torch.log((self.size + 1) / (counts + 1))
+
+
+def _by_row(rows: IntArray) -> list[tuple[int, int, IntArray]]:
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if rows.size else rows
+    ends = np.append(starts[1:], rows.size)
+    return [(int(start), int(end), order) for start, end in zip(starts, ends, strict=True)]

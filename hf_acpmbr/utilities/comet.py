@@ -1,0 +1,211 @@
+"""COMET (Rei et al. 2020, 2022; https://aclanthology.org/2022.wmt-1.52): regression on cached sentence vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ..candidates import FloatArray, IntArray
+from .base import Kernel, Statistics, TextTable
+from .checkpoints import checkpoint_folder
+from .encoding import SpecialTokens, TextVectors
+from .network import NetworkUtility
+
+if TYPE_CHECKING:
+    import torch
+
+_ENCODER_FILES = ("config.json", "tokenizer*", "sentencepiece*", "spm.model", "vocab*", "special_tokens_map.json")
+_PAIRS_AT_ONCE = 8192
+_CITATION = (
+    "@inproceedings{rei-etal-2022-comet, title = {{COMET}-22: Unbabel-{IST} 2022 Submission for the Metrics Shared "
+    "Task}, author = {Rei, Ricardo and C. de Souza, Jos{\\'e} G. and Alves, Duarte and Zerva, Chrysoula and "
+    "Farinha, Ana C and Glushkova, Taisiya and Lavie, Alon and Coheur, Luisa and Martins, Andr{\\'e} F. T.}, "
+    "booktitle = {Proceedings of WMT}, year = {2022}}"
+)
+
+
+class CometCheckpoint(NetworkUtility):
+    """What all utilities from COMET checkpoints share.
+
+    Args:
+        checkpoint: hub id or folder with hparams.yaml and checkpoints/model.ckpt.
+        encoder: folder or hub id of the encoder's config.json and tokeniser; default: what hparams.yaml names.
+        options: see `NetworkUtility`.
+    """
+
+    files = ("hparams.yaml", "checkpoints/*.ckpt", "config.json", "*.safetensors", "pytorch_model.bin")
+    needs_source = True
+    homepage = "https://github.com/Unbabel/COMET"
+    citation = _CITATION
+
+    def __init__(self, checkpoint: str, *, encoder: str | None = None, **options: Any) -> None:
+        super().__init__(checkpoint, **options)
+        self._encoder = encoder
+        self._hparams: dict[str, Any] | None = None
+
+    @property
+    def hparams(self) -> dict[str, Any]:
+        """The checkpoint's hyper-parameters."""
+        if self._hparams is None:
+            from .comet_network import read_hparams
+
+            self._hparams = read_hparams(self.folder)
+        return self._hparams
+
+    def encoder_folder(self) -> str:
+        """Local folder of the encoder's configuration and tokeniser."""
+        return str(checkpoint_folder(self._encoder or self.hparams["pretrained_model"], _ENCODER_FILES))
+
+    def encoder_config(self) -> Any:
+        """transformers' configuration of the encoder."""
+        from transformers import AutoConfig
+
+        return AutoConfig.from_pretrained(self.encoder_folder())
+
+    def special_tokens(self) -> SpecialTokens:
+        """The encoder's tokeniser (MiniLM checkpoints use XLM-R's)."""
+        if self.hparams.get("encoder_model") == "MiniLM" and self._encoder is None:
+            return SpecialTokens(checkpoint_folder("FacebookAI/xlm-roberta-base", _ENCODER_FILES))
+        return SpecialTokens(self.encoder_folder())
+
+    def longest(self) -> int:
+        """Tokens of one input: two fewer than the encoder has positions."""
+        return int(self.encoder_config().max_position_embeddings) - 2
+
+    def expect(self, *classes: str) -> None:
+        """Refuse checkpoints of another class."""
+        found = self.hparams.get("class_identifier")
+        if found not in classes:
+            raise ValueError(
+                f"{self.checkpoint} is a {found!r} checkpoint, expected {' or '.join(classes)}: load it by "
+                "load_utility(path), which picks the class"
+            )
+
+
+class COMET(CometCheckpoint):
+    """Regression over sentence vectors of hypothesis, reference and source: N + M + 1 encodings serve N·M pairs."""
+
+    can_aggregate = True
+    has_vectors = True
+    description = (
+        "COMET: regression of human direct assessments from sentence vectors of source, hypothesis, reference."
+    )
+
+    def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Any) -> None:
+        super().__init__(checkpoint, **options)
+        self.needs_reference = not reference_free
+        self.can_aggregate = self.has_vectors = not reference_free
+
+    def load(self) -> torch.nn.Module:
+        from .comet_network import load_comet
+
+        self.expect("regression_metric" if self.needs_reference else "referenceless_regression_metric")
+        return load_comet(self.folder, self.hparams, self.encoder_config(), 6 if self.needs_reference else 4)
+
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """Sentence vectors of texts and sources."""
+        return _COMETKernel(self, table, statistics)
+
+
+class _COMETKernel:
+    def __init__(self, utility: COMET, table: TextTable, statistics: Statistics) -> None:
+        tokens = utility.special_tokens()
+        limit = utility.longest() - 2 - len(tokens.before) - len(tokens.after)
+        texts = [*table.texts, *table.sources]
+        rows = [tokens.join(row) for row in tokens.encode(texts, limit)]
+        self.utility = utility
+        self.first_source = len(table.texts)
+        self.pooling = str(utility.hparams.get("pool", "avg"))
+        self.states = TextVectors(utility, rows, tokens.pad_id, self._encode, statistics)
+        self.head = _Head(utility.network.estimator.ff, referenced=utility.needs_reference)
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        import torch
+
+        out = np.empty(hypotheses.size)
+        h, h_place = np.unique(np.stack([hypotheses, sources]), axis=1, return_inverse=True)
+        h_place = h_place.reshape(-1)
+        with torch.inference_mode():
+            own = self._stack(h[0])
+            fixed = self.head.fixed(own, self._stack(h[1] + self.first_source))
+            if not self.utility.needs_reference:
+                return np.asarray(self.head.finish(fixed).double().cpu().numpy()[h_place])
+            r, r_place = np.unique(references, return_inverse=True)
+            theirs = self._stack(r)
+            for start in range(0, out.size, _PAIRS_AT_ONCE):
+                part = slice(start, start + _PAIRS_AT_ONCE)
+                i, j = (torch.from_numpy(place.reshape(-1)[part]).to(own.device) for place in (h_place, r_place))
+                out[part] = self.head.pairs(fixed[i], own[i], theirs[j]).double().cpu().numpy()
+        return out
+
+    def vectors(self, texts: IntArray) -> FloatArray:
+        """(k, D) sentence vectors."""
+        return np.asarray(self._stack(texts).double().cpu().numpy())
+
+    def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
+        """(k, K) scores against reference vectors, all with the first source."""
+        import torch
+
+        out = np.empty((hypotheses.size, len(vectors)))
+        with torch.inference_mode():
+            own = self._stack(hypotheses)
+            fixed = self.head.fixed(own, self._stack(np.full(hypotheses.size, self.first_source)))
+            theirs = torch.from_numpy(np.ascontiguousarray(vectors)).to(own)
+            for column, vector in enumerate(theirs):
+                out[:, column] = self.head.pairs(fixed, own, vector.expand_as(own)).double().cpu().numpy()
+        return out
+
+    def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
+        """(k, K) scores against weighted mean reference vectors (https://arxiv.org/abs/2402.04251)."""
+        return self.vector_scores(hypotheses, weights @ self.vectors(references))
+
+    def _stack(self, texts: IntArray) -> torch.Tensor:
+        import torch
+
+        return torch.stack(self.states.get(texts))
+
+    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        from .comet_network import pool
+
+        states, _ = self.utility.network(ids, mask)
+        pooled: torch.Tensor = pool(states, mask, self.pooling)
+        return pooled
+
+
+class _Head:
+    """The estimator over [mt, ref, mt·ref, |mt−ref|, mt·src, |mt−src|] (without ref: [mt, src, mt·src, |mt−src|]).
+
+    Its first layer is linear, so the blocks that do not depend on the reference are summed once for each hypothesis.
+    """
+
+    def __init__(self, layers: Any, *, referenced: bool) -> None:
+        self.rest = layers[1:]
+        blocks = layers[0].weight.chunk(6 if referenced else 4, dim=1)
+        self.bias = layers[0].bias
+        if referenced:
+            self.mt, self.ref, self.product, self.difference, self.source_product, self.source_difference = blocks
+            self.source: torch.Tensor | None = None
+        else:
+            self.mt, self.source, self.source_product, self.source_difference = blocks
+
+    def fixed(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        hidden = mt @ self.mt.T + (mt * source) @ self.source_product.T
+        hidden = hidden + (mt - source).abs() @ self.source_difference.T + self.bias
+        if self.source is not None:
+            hidden = hidden + source @ self.source.T
+        return cast("torch.Tensor", hidden)
+
+    def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        hidden = fixed + ref @ self.ref.T + (mt * ref) @ self.product.T + (mt - ref).abs() @ self.difference.T
+        return self.finish(hidden)
+
+    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.rest(hidden).squeeze(-1)
+        return scores
+
+
+def encode_segments(tokens: SpecialTokens, texts: Sequence[str], longest: int) -> list[list[int]]:
+    """Ids of each text as COMET cuts them: with its own special tokens it must stay below `longest` by two."""
+    return tokens.encode(texts, longest - 2 - len(tokens.before) - len(tokens.after))

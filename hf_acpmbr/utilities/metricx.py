@@ -1,0 +1,116 @@
+"""MetricX-23 and MetricX-24 (Juraska et al. 2023, 2024, https://aclanthology.org/2024.wmt-1.35): predicted errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..candidates import IntArray
+from .base import Kernel, Statistics, TextTable
+from .batching import pad
+from .checkpoints import checkpoint_folder
+from .network import NetworkUtility, PairNetworkKernel
+
+if TYPE_CHECKING:
+    import torch
+
+_SCORE_TOKEN = 250089  # <extra_id_10> of mT5's vocabulary
+
+
+class MetricX(NetworkUtility):
+    """mT5 that predicts an MQM error score from 0 (perfect) to 25; lower is better.
+
+    Args:
+        checkpoint: `google/metricx-24-hybrid-{large,xl,xxl}-v2p6`, `google/metricx-23[-qe]-{large,xl,xxl}-v2p0`, or a
+            folder in their format.
+        version: 24 or 23; default: from the checkpoint's name.
+        reference_free: score without references (quality estimation); default: True for "-qe-" checkpoints.
+        tokenizer: folder or hub id with mT5's spiece.model; default: the checkpoint's own, else google/mt5-xl.
+        score_token: vocabulary id whose logit is the score.
+        options: see `NetworkUtility`.
+    """
+
+    higher_is_better = False
+    scale = 25.0
+    half = "bfloat16"  # mT5 overflows in float16
+    files = ("*.json", "*.safetensors", "*.bin", "spiece.model")
+    description = "MetricX: mT5 that regresses MQM error scores (0 best, 25 worst)."
+    homepage = "https://github.com/google-research/metricx"
+    citation = (
+        "@inproceedings{juraska-etal-2024-metricx, title = {{M}etric{X}-24: The {G}oogle Submission to the {WMT} 2024 "
+        "Metrics Shared Task}, author = {Juraska, Juraj and Deutsch, Daniel and Finkelstein, Mara and Freitag, "
+        "Markus}, booktitle = {Proceedings of WMT}, year = {2024}}"
+    )
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        version: int | None = None,
+        reference_free: bool | None = None,
+        tokenizer: str | None = None,
+        score_token: int = _SCORE_TOKEN,
+        **options: Any,
+    ) -> None:
+        super().__init__(checkpoint, **options)
+        name = checkpoint.lower()
+        self.version = version or (23 if "metricx-23" in name else 24)
+        if self.version not in (23, 24):
+            raise ValueError(f"version must be 23 or 24, got {version}")
+        free = "-qe-" in name if reference_free is None else reference_free
+        self.needs_reference = not free
+        self.needs_source = self.version == 24 or free
+        self.tokenizer = tokenizer
+        self.score_token = score_token
+
+    @property
+    def signature(self) -> str:
+        return super().signature + ("" if self.needs_reference else "|qe")
+
+    def load(self) -> torch.nn.Module:
+        from .metricx_network import metricx_network
+
+        return metricx_network(self.folder, self.score_token)
+
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """Ids of each text with its label; mT5's pieces never cross a space, so inputs are put together from parts."""
+        import sentencepiece
+
+        folder = self.folder
+        if self.tokenizer is not None or not (folder / "spiece.model").is_file():
+            folder = checkpoint_folder(self.tokenizer or "google/mt5-xl", ("spiece.model",))
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+        return _MetricXKernel(self, statistics, pieces, table)
+
+
+class _MetricXKernel(PairNetworkKernel):
+    def __init__(self, utility: MetricX, statistics: Statistics, pieces: Any, table: TextTable) -> None:
+        super().__init__(utility, statistics)
+        version_24 = utility.version == 24
+        order = ("source", "candidate", "reference") if version_24 else ("candidate", "reference", "source")
+        needed = {"source": utility.needs_source, "candidate": True, "reference": utility.needs_reference}
+        self.order = [part for part in order if needed[part]]
+        self.ids = {
+            part: pieces.encode([f"{part}: {text}" for text in (table.sources if part == "source" else table.texts)])
+            for part in self.order
+        }
+        self.sizes = {part: np.array([len(row) for row in rows], dtype=np.int64) for part, rows in self.ids.items()}
+        # The end-of-text token takes one place before it is stripped.
+        self.limit = (1536 if version_24 else 1024) - 1
+
+    def lengths(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> IntArray:
+        of = {"source": sources, "candidate": hypotheses, "reference": references}
+        total = sum((self.sizes[part][of[part]] for part in self.order), np.zeros(hypotheses.size, dtype=np.int64))
+        return np.minimum(total, self.limit)
+
+    def forward(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> torch.Tensor:
+        of = {"source": sources, "candidate": hypotheses, "reference": references}
+        rows = []
+        for k in range(hypotheses.size):
+            row = [token for part in self.order for token in self.ids[part][of[part][k]]]
+            rows.append(row[: self.limit])
+        device = self.utility.device
+        ids, mask = pad(rows, 0, device), pad([[1] * len(row) for row in rows], 0, device)
+        scores: torch.Tensor = self.utility.network(ids, mask)
+        return scores
