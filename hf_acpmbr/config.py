@@ -180,7 +180,7 @@ def _budget(prefix: str, rate: float, per_row: bool) -> dict[str, float]:
 
 def _at_least(low: float, whole: bool = False) -> Any:
     def check(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and int(value) != value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and value % 1 != 0):
             raise ValueError(f"{name} must be a {'whole ' if whole else ''}number, got {value!r}")
         if not value >= low:
             raise ValueError(f"{name} must be at least {low:g}, got {value}")

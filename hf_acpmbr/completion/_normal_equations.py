@@ -2,54 +2,55 @@
 
 Row i of a half-sweep solves (Σ_{j∈Obs(i)} v_j v_jᵀ + ρI) u_i = Σ_{j∈Obs(i)} o_ij v_j + p_i, with ρ the total ridge and
 p_i the pull of other factors. The left sums are one product of the 0/1 observation matrix with the table of packed
-v_j v_jᵀ (M × d(d+1)/2), the right sums one product of the scores with V: dense products for dense observations, a
-weighted bag-sum over the stored indices for thin ones.
+v_j v_jᵀ (d(d+1)/2 × M), the right sums one product of the scores with V: dense products for dense observations, sparse
+ones for thin. Factors are kept as in the paper, U (d, N) and V (d, M), so that all arithmetic runs along the long axis.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 from ..matrix import ObservedScores
+from .base import Floats
 
-# Measured crossing points of the two products: the bag-sum has a vectorised kernel for float32 only.
-_DENSE_FROM = {torch.float32: 0.5, torch.float64: 0.1}
+# Where the dense product overtakes the sparse one, measured; above the size limit memory decides for the sparse one.
+_DENSE_FROM = 0.12
 _DENSE_BYTES = 128 * 2**20
+_SOLVE_ELEMENTS = 2**17
 
 
-class Bags:
-    """One side's view (by row or by column) of thin observations: indices and values grouped into bags."""
+class Thin:
+    """Sums over the observed entries of every row, as two sparse matrices."""
 
-    def __init__(self, groups: Tensor, members: Tensor, values: Tensor, size: int) -> None:
-        self.members, self.values, self.ones = members, values, torch.ones_like(values)
-        self.offsets = torch.searchsorted(groups, torch.arange(size))
+    def __init__(self, groups: Any, members: Any, values: Floats, shape: tuple[int, int]) -> None:
+        from scipy.sparse import csr_matrix
 
-    def sums(self, packed: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """(Σ packed[j], Σ value·factors[j]) of every bag."""
-        return self._sum(packed, self.ones), self._sum(factors, self.values)
+        ends = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=shape[0]))])
+        self.mask = csr_matrix((np.ones_like(values), members, ends), shape)
+        self.scores = csr_matrix((values, members, ends), shape)
 
-    def _sum(self, table: Tensor, weights: Tensor) -> Tensor:
-        if not self.members.numel():
-            return table.new_zeros(len(self.offsets), table.shape[1])
-        return embedding_bag(self.members, table, self.offsets, mode="sum", per_sample_weights=weights)
+    def sums(self, packed: Floats, factors: Floats) -> tuple[Floats, Floats]:
+        """Σ packed[:, j] (d(d+1)/2, N) and Σ value·factors[:, j] (d, N) of every row."""
+        gram = self.mask @ np.ascontiguousarray(packed.T)
+        moment = self.scores @ np.ascontiguousarray(factors.T)
+        return np.ascontiguousarray(gram.T), np.ascontiguousarray(moment.T)
 
 
-class DenseSide:
-    """One side's view of dense observations: the 0/1 matrix and the scores with 0 where unobserved."""
+class Dense:
+    """The same sums from the 0/1 matrix and the scores with 0 where unobserved, by torch's matrix product."""
 
-    def __init__(self, mask: Tensor, scores: Tensor) -> None:
+    def __init__(self, mask: torch.Tensor, scores: torch.Tensor) -> None:
         self.mask, self.scores = mask, scores
 
-    def sums(self, packed: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        return self.mask @ packed, self.scores @ factors
-
-
-Side: TypeAlias = "Bags | DenseSide"
+    def sums(self, packed: Floats, factors: Floats) -> tuple[Floats, Floats]:
+        gram = torch.from_numpy(packed) @ self.mask.T
+        moment = torch.from_numpy(factors) @ self.scores.T
+        return gram.numpy(), moment.numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,74 +60,92 @@ class Observations:
     `offset` was subtracted from every value; `seen` tells the rows (N,) and the columns (M,) with any score.
     """
 
-    rows: Side
-    columns: Side
+    rows: Thin | Dense
+    columns: Thin | Dense
     shape: tuple[int, int]
     offset: float
     square_sum: float
     count: int
-    dtype: torch.dtype
-    seen: tuple[Tensor, Tensor]
+    dtype: np.dtype[Any]
+    seen: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
     @classmethod
     def prepare(cls, scores: ObservedScores, center: bool) -> Observations:
-        offset = float(scores.values.mean(dtype="float64")) if center and len(scores) else 0.0
-        values = torch.as_tensor(scores.values - offset if offset else scores.values)
-        # Copies, because from_numpy on read-only arrays warns.
-        rows, columns = torch.tensor(scores.rows), torch.tensor(scores.columns)
+        offset = float(scores.values.mean(dtype=np.float64)) if center else 0.0
+        values = scores.values - scores.values.dtype.type(offset)
         n, m = scores.shape
-        dense = len(scores) >= _DENSE_FROM[values.dtype] * n * m and n * m * values.element_size() <= _DENSE_BYTES
-        by_row: Side
-        by_column: Side
-        if dense:
-            mask, filled = torch.zeros(n, m, dtype=values.dtype), torch.zeros(n, m, dtype=values.dtype)
-            mask[rows, columns] = 1.0
-            filled[rows, columns] = values
-            by_row, by_column = DenseSide(mask, filled), DenseSide(mask.T, filled.T)
+        sides: tuple[Thin | Dense, Thin | Dense]
+        if len(scores) >= _DENSE_FROM * n * m and n * m * values.itemsize <= _DENSE_BYTES:
+            mask, filled = np.zeros((2, n, m), dtype=values.dtype)
+            mask[scores.rows, scores.columns] = 1.0
+            filled[scores.rows, scores.columns] = values
+            by_row = torch.from_numpy(mask), torch.from_numpy(filled)
+            sides = Dense(*by_row), Dense(by_row[0].T, by_row[1].T)
         else:
-            order = torch.sort(columns, stable=True).indices
-            by_row = Bags(rows, columns, values, n)
-            by_column = Bags(columns[order], rows[order], values[order], m)
-        square_sum = float(values.double().square().sum())
-        seen = torch.zeros(n, dtype=torch.bool), torch.zeros(m, dtype=torch.bool)
-        seen[0][rows] = seen[1][columns] = True
-        return cls(by_row, by_column, (n, m), offset, square_sum, len(scores), values.dtype, seen)
+            order = np.argsort(scores.columns, kind="stable")
+            sides = (
+                Thin(scores.rows, scores.columns, values, (n, m)),
+                Thin(scores.columns[order], scores.rows[order], values[order], (m, n)),
+            )
+        seen = np.zeros(n, dtype=np.bool_), np.zeros(m, dtype=np.bool_)
+        seen[0][scores.rows] = seen[1][scores.columns] = True
+        square_sum = float(np.square(values, dtype=np.float64).sum())
+        return cls(*sides, (n, m), offset, square_sum, len(scores), values.dtype, seen)
 
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """Σ v vᵀ (n, d, d) and Σ o v (n, d) of every row (or column)."""
+    """Σ v vᵀ of every row (or column), its upper triangle packed as (d(d+1)/2, n), and Σ o v, (d, n)."""
 
-    gram: Tensor
-    moment: Tensor
+    gram: Floats
+    moment: Floats
 
     @classmethod
-    def build(cls, side: Side, factors: Tensor) -> NormalEquations:
-        rank = factors.shape[1]
-        first, second = torch.triu_indices(rank, rank)
-        gram, moment = side.sums(factors[:, first] * factors[:, second], factors)
-        unpack = torch.empty(rank, rank, dtype=torch.long)
-        unpack[first, second] = unpack[second, first] = torch.arange(len(first))
-        return cls(gram[:, unpack.view(-1)].view(-1, rank, rank), moment)
+    def build(cls, side: Thin | Dense, factors: Floats) -> NormalEquations:
+        first, second = np.triu_indices(len(factors))
+        return cls(*side.sums(factors[first] * factors[second], factors))
 
-    def solve(self, ridge: float, pull: Tensor) -> Tensor:
-        """(n, d) minimisers of the row objectives with total ridge `ridge` and `pull` = Σ_k γ_k (other factors).
+    def solve(self, ridge: float, pull: Floats) -> Floats:
+        """(d, n) minimisers of the row objectives with total ridge `ridge` and `pull` = Σ_k γ_k (other factors).
 
         With ridge 0 a row may have fewer observations than factors; then the minimiser of least norm is taken.
         """
         right = self.moment + pull
         if ridge > 0:
-            system = self.gram.clone()
-            system.diagonal(dim1=1, dim2=2).add_(ridge)
-            lower, info = torch.linalg.cholesky_ex(system)
-            if not bool(info.any()):
-                return torch.cholesky_solve(right.unsqueeze(-1), lower).squeeze(-1)
-        else:
-            system = self.gram
-        least_norm: Tensor = torch.linalg.pinv(system, hermitian=True) @ right.unsqueeze(-1)
-        return least_norm.squeeze(-1)
+            solution = right.copy()
+            step = max(1, _SOLVE_ELEMENTS // len(self.gram))
+            chunks = [slice(k, k + step) for k in range(0, right.shape[1], step)]
+            if all(_eliminate(self.gram[:, chunk].copy(), ridge, solution[:, chunk]) for chunk in chunks):
+                return solution
+        rank = len(right)
+        first, second = np.triu_indices(rank)
+        system = np.empty((right.shape[1], rank, rank), dtype=right.dtype)
+        system[:, first, second] = system[:, second, first] = self.gram.T
+        system += system.dtype.type(ridge) * np.eye(rank, dtype=system.dtype)
+        return np.ascontiguousarray((np.linalg.pinv(system, hermitian=True) @ right.T[:, :, None])[:, :, 0].T)
 
-    def squared_error(self, factors: Tensor, square_sum: float) -> float:
-        """Σ_obs (o − uᵀv)² from the sums alone: Σo² + Σ_i (u_iᵀ G_i u_i − 2 u_iᵀ b_i)."""
-        quadratic = torch.einsum("nd,nde,ne->n", factors, self.gram, factors) - 2 * (factors * self.moment).sum(1)
-        return max(square_sum + float(quadratic.double().sum()), 0.0)
+
+def _eliminate(upper: Floats, ridge: float, x: Floats) -> bool:
+    """Solve (G + ridge·I) x = right for n packed symmetric systems, in place of `upper` and of the right sides in `x`.
+
+    LDLᵀ without pivoting, which positive definite systems do not need, vectorised over the systems: calling LAPACK for
+    each 8×8 system takes half as long again. False if a system is not definite; then `x` is spoilt.
+    """
+    rank = len(x)
+    ends = np.cumsum(np.arange(rank, 0, -1))
+    rows = np.split(upper, ends[:-1])  # row k holds entries (k, k), (k, k+1), …
+    scaled, product = np.empty_like(x), np.empty_like(x)
+    for k, row in enumerate(rows):
+        row[0] += row.dtype.type(ridge)
+        if not row[0].min() > 0:
+            return False
+        left = rank - 1 - k
+        below = np.divide(row[1:], row[0], out=scaled[:left])
+        for i in range(left):
+            rows[k + 1 + i] -= np.multiply(row[1 + i :], below[i], out=product[: left - i])
+        x[k + 1 :] -= np.multiply(below, x[k], out=product[:left])
+        x[k] /= row[0]
+        row[1:] = below
+    for k in range(rank - 2, -1, -1):
+        x[k] -= np.multiply(rows[k][1:], x[k + 1 :], out=product[: rank - 1 - k]).sum(0)
+    return True

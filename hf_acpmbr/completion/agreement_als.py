@@ -10,11 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from ._normal_equations import NormalEquations, Observations, Side
-from .base import Completion, Factors, GuideMasks, GuideScores, Scores, Stopping, as_guides, as_observed, check_settings
+from ._normal_equations import Dense, NormalEquations, Observations, Thin
+from .base import (
+    Completion,
+    Factors,
+    Floats,
+    GuideMasks,
+    GuideScores,
+    Scores,
+    Stopping,
+    as_guides,
+    as_observed,
+    check_settings,
+)
 
 
 @dataclass(frozen=True)
@@ -75,21 +84,19 @@ class AgreementALS:
         rows, columns = starting_factors(prepared, self.rank, self.seed, init)
         stop = Stopping(self.tolerance, self.absolute_tolerance, self.max_sweeps)
         converged = False
-        with torch.inference_mode():
-            while not converged and len(stop.history) < self.max_sweeps:
-                half_sweep([p.rows for p in prepared], columns, rows, self.regularization, gammas)
-                systems = half_sweep([p.columns for p in prepared], rows, columns, self.regularization, gammas)
-                objective = self._objective(prepared, systems, rows, columns, gammas)
-                converged = stop.settled(objective)
+        while not converged and len(stop.history) < self.max_sweeps:
+            half_sweep([p.rows for p in prepared], columns, rows, self.regularization, gammas)
+            fits = half_sweep([p.columns for p in prepared], rows, columns, self.regularization, gammas)
+            converged = stop.settled(self._objective(prepared, fits, rows, columns, gammas))
         stop.warn_unless(converged)
-        arrays = [(u.numpy(), v.numpy()) for u, v in zip(rows, columns, strict=True)]
+        factors = [(u.T, v.T) for u, v in zip(rows, columns, strict=True)]
         return Completion(
-            *arrays[0],
+            *factors[0],
             offset=prepared[0].offset,
             sweeps=len(stop.history),
             converged=converged,
             objective=tuple(stop.history),
-            guide_factors=tuple(arrays[1:]),
+            guide_factors=tuple(factors[1:]),
         )
 
     def _gammas(self, guides: int) -> list[float]:
@@ -102,37 +109,45 @@ class AgreementALS:
     def _objective(
         self,
         prepared: list[Observations],
-        systems: list[NormalEquations],
-        rows: list[Tensor],
-        columns: list[Tensor],
+        fits: list[float],
+        rows: list[Floats],
+        columns: list[Floats],
         gammas: list[float],
     ) -> float:
         total = 0.0
-        for observations, system, u, v in zip(prepared, systems, rows, columns, strict=True):
-            total += system.squared_error(v, observations.square_sum) + self.regularization * _square_sum(u, v)
+        for observations, fit, u, v in zip(prepared, fits, rows, columns, strict=True):
+            total += max(observations.square_sum + fit, 0.0) + self.regularization * (_dot(u, u) + _dot(v, v))
         for gamma, u, v in zip(gammas, rows[1:], columns[1:], strict=True):
-            total += gamma * _square_sum(rows[0] - u, columns[0] - v)
+            du, dv = rows[0] - u, columns[0] - v
+            total += gamma * (_dot(du, du) + _dot(dv, dv))
         return total
 
 
 def half_sweep(
-    sides: Sequence[Side], fixed: list[Tensor], moving: list[Tensor], ridge: float, gammas: list[float]
-) -> list[NormalEquations]:
-    """Update the `moving` factors in place, guides (1, 2, …) first, the target (0) last; return the systems solved."""
-    systems = [NormalEquations.build(side, factors) for side, factors in zip(sides, fixed, strict=True)]
-    for k, gamma in enumerate(gammas, start=1):
-        moving[k] = systems[k].solve(ridge + gamma, gamma * moving[0].to(moving[k].dtype))
-    pull = torch.zeros_like(moving[0])
-    for k, gamma in enumerate(gammas, start=1):
-        pull += gamma * moving[k].to(pull.dtype)
-    moving[0] = systems[0].solve(ridge + sum(gammas), pull)
-    return systems
+    sides: Sequence[Thin | Dense], fixed: list[Floats], moving: list[Floats], ridge: float, gammas: list[float]
+) -> list[float]:
+    """Update the `moving` factors in place, guides (1, 2, …) first, the target (0) last.
+
+    Returns what each solution v adds to Σo² to make its squared error, Σ_j (v_jᵀ G_j v_j − 2 v_jᵀ b_j). As v solves
+    (G_j + ρI) v_j = b_j + p_j, that is Σ_j v_jᵀ(p_j − b_j) − ρ‖v‖², without another product with G.
+    """
+    fits = [0.0] * len(moving)
+    pull = np.zeros_like(moving[0])
+    for k in (*range(1, len(moving)), 0):
+        system = NormalEquations.build(sides[k], fixed[k])
+        towards = (gammas[k - 1] * moving[0]).astype(moving[k].dtype, copy=False) if k else pull
+        total = ridge + (gammas[k - 1] if k else sum(gammas))
+        moving[k] = system.solve(total, towards)
+        fits[k] = _dot(moving[k], towards - system.moment) - total * _dot(moving[k], moving[k])
+        if k:
+            pull += gammas[k - 1] * moving[k]
+    return fits
 
 
 def starting_factors(
     prepared: list[Observations], rank: int, seed: int, init: Factors | None
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Row and column factors of every matrix: from `init`, else random at the scale of the scores, shared by all."""
+) -> tuple[list[Floats], list[Floats]]:
+    """Row and column factors of every matrix, each (d, n): from `init`, else random and shared by all matrices."""
     n, m = prepared[0].shape
     if init is not None:
         factors = [np.asarray(part, dtype=np.float64) for part in init]
@@ -156,11 +171,11 @@ def starting_factors(
         factors = [np.abs(random.normal(0.0, spread, (size, rank))) for size in (n, m)]
         for side, factor in enumerate(factors):
             # The minimiser where nobody has a score is 0; from elsewhere it is reached only slowly, by γ/(λ+γ) a step.
-            factor[~np.logical_or.reduce([p.seen[side].numpy() for p in prepared])] = 0.0
+            factor[~np.logical_or.reduce([p.seen[side] for p in prepared])] = 0.0
         factors = factors * len(prepared)
-    tensors = [torch.tensor(f, dtype=prepared[k // 2].dtype) for k, f in enumerate(factors)]
-    return tensors[0::2], tensors[1::2]
+    arrays = [np.array(factor.T, dtype=prepared[k // 2].dtype, order="C") for k, factor in enumerate(factors)]
+    return arrays[0::2], arrays[1::2]
 
 
-def _square_sum(*tensors: Tensor) -> float:
-    return sum(float(tensor.double().square().sum()) for tensor in tensors)
+def _dot(a: Floats, b: Floats) -> float:
+    return float(np.einsum("dn,dn->", a, b, dtype=np.float64))

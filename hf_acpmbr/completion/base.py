@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..candidates import FloatArray
 from ..matrix import ObservedScores
 
 # An (N, M) numpy array, torch tensor or nested list, or the sparse form that the stages exchange.
 Scores: TypeAlias = "ObservedScores | npt.ArrayLike"
 GuideScores: TypeAlias = "Scores | Sequence[Scores] | None"
 GuideMasks: TypeAlias = "npt.ArrayLike | Sequence[npt.ArrayLike | None] | None"
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Factors: TypeAlias = "tuple[npt.ArrayLike, ...]"
 
 
@@ -42,24 +42,24 @@ class Completion:
         guide_factors: (U′, V′) of every guide.
     """
 
-    row_factors: FloatArray
-    column_factors: FloatArray
+    row_factors: Floats
+    column_factors: Floats
     offset: float = 0.0
     sweeps: int = 0
     converged: bool = True
     objective: tuple[float, ...] = ()
-    guide_factors: tuple[tuple[FloatArray, FloatArray], ...] = field(default=(), repr=False)
+    guide_factors: tuple[tuple[Floats, Floats], ...] = field(default=(), repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.row_factors), len(self.column_factors)
 
     @cached_property
-    def matrix(self) -> FloatArray:
+    def matrix(self) -> Floats:
         """(N, M), built at the first use."""
         return np.asarray(self.row_factors @ self.column_factors.T + self.offset)
 
-    def expected(self, weights: npt.ArrayLike | None = None) -> FloatArray:
+    def expected(self, weights: npt.ArrayLike | None = None) -> Floats:
         """(N,) weighted mean of every row, without building the matrix. Default: all columns weigh the same."""
         m = len(self.column_factors)
         share = np.full(m, 1.0 / m) if weights is None else np.asarray(weights, dtype=np.float64)

@@ -1,0 +1,43 @@
+# Everything runs in .venv, which is made at the first use. Needs only Python 3.10+, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Small matrices gain nothing from many threads, and two processes with all threads each only wait for one another.
+export OMP_NUM_THREADS ?= 2
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help install demo test test-slow quality format eval-smoke clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --progress-bar off --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## make .venv and install everything for development
+
+demo: $(STAMP) ## see AC-PMBR work, offline, in about a minute
+	$(BIN)/acpmbr demo
+
+test: $(STAMP) ## run the tests (no network, a few minutes on 2 cores)
+	$(BIN)/python -m pytest
+
+test-slow: $(STAMP) ## run the tests that take minutes each
+	$(BIN)/python -m pytest -m slow
+
+quality: $(STAMP) ## ruff, mypy --strict on the package, and the import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_imports.py
+
+format: $(STAMP) ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,233 @@
+"""The paper's decoders against plain loops over the expanded list of draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_acpmbr import Candidates
+from hf_acpmbr.completion import ALS, AgreementALS
+from hf_acpmbr.decoding import ACPMBR, MAP, MBR, PMBR, DistilledMBR, Oracle
+from hf_acpmbr.observation import Budget, balanced, uniform
+from hf_acpmbr.utilities import MatrixUtility
+
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "under", "big", "small", "red"]
+
+
+class Overlap:
+    """The smallest utility that users may bring: `score` and `higher_is_better`."""
+
+    higher_is_better = True
+
+    def __init__(self):
+        self.pairs = 0
+
+    def score(self, hypotheses, references, sources=None):
+        self.pairs += len(hypotheses)
+        return [
+            len(set(h) & set(r)) / max(1, len(set(h) | set(r))) for h, r in zip(hypotheses, references, strict=True)
+        ]
+
+
+class Errors(Overlap):
+    """The same as an error: lower is better, 0 is perfect."""
+
+    higher_is_better = False
+
+    def score(self, hypotheses, references, sources=None):
+        return [25.0 * (1.0 - s) for s in super().score(hypotheses, references)]
+
+
+def draws(seed: int, size: int = 40) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(1, 5))) for _ in range(size)]
+
+
+def matrices(seed: int = 0, n: int = 60, rank: int = 3, noise: float = 0.02):
+    rng = np.random.default_rng(seed)
+    u, v = rng.normal(size=(n, rank)), rng.normal(size=(n, rank))
+    target = 0.6 + 0.1 * u @ v.T / np.sqrt(rank) + 0.05 * rng.normal(size=(n, 1))
+    guide = target * 0.8 + 0.1 + noise * rng.normal(size=(n, n))
+    return target, guide
+
+
+@given(st.integers(0, 10_000))
+def test_mbr_equals_the_plain_double_loop_over_all_draws(seed):
+    drawn = draws(seed, 25)
+    utility = Overlap()
+    best, best_mean = None, -1.0
+    for h in drawn:
+        mean = sum(Overlap().score([h], [r])[0] for r in drawn) / len(drawn)
+        if mean > best_mean + 1e-12:
+            best, best_mean = h, mean
+    got = MBR().decode(drawn, target=utility)
+    assert got.text == best
+    assert got.expected[got.index] == pytest.approx(best_mean)
+    assert utility.pairs == got.calls["Overlap"] == len(set(drawn)) ** 2
+    assert got.exact
+
+
+def test_mbr_with_chrf_equals_sacrebleu():
+    drawn = draws(3, 12)
+    metric = sacrebleu.CHRF()
+    means = [np.mean([metric.sentence_score(h, [r]).score for r in drawn]) for h in drawn]
+    got = MBR().decode(drawn, target="chrf")
+    assert got.text == drawn[int(np.argmax(means))]
+    assert got.expected[got.index] == pytest.approx(max(means), abs=1e-6)
+
+
+def test_separate_references_and_their_counts():
+    got = MBR().decode(["aa", "bb"], references=["bb", "bb", "aa"], target=Overlap())
+    assert got.text == "bb"
+    np.testing.assert_allclose(got.expected, [1 / 3, 2 / 3])
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("observe", [balanced, uniform])
+def test_pmbr_is_the_completer_on_the_observed_pairs(center, observe):
+    target, _ = matrices()
+    utility = MatrixUtility(target)
+    decoder = PMBR(ALS(rank=4, center=center), observe, Budget(reduction=4))
+    got = decoder.decode([str(i) for i in range(60)], target=utility, full_matrix=target, seed=3)
+    assert got.calls == {"matrix": 900}
+    mask = np.zeros((60, 60), bool)
+    mask[got.observed.rows, got.observed.columns] = True
+    assert mask.sum() == 900
+    completion = ALS(rank=4, center=center).complete(target, mask)
+    np.testing.assert_allclose(got.expected, completion.matrix.mean(1), atol=1e-9)
+    assert got.completion_error == pytest.approx(np.mean((100 * (completion.matrix - target)) ** 2))
+    assert not got.exact
+
+
+def test_acpmbr_is_the_agreement_completer_on_both_matrices():
+    target, guide = matrices()
+    texts = [str(i) for i in range(60)]
+    budgets = Budget(per_row=2), (Budget(per_row=20),)
+    decoder = ACPMBR(AgreementALS(rank=4, agreement=1.0), balanced, *budgets)
+    got = decoder.decode(texts, target=MatrixUtility(target, name="t"), guides=MatrixUtility(guide, name="g"))
+    assert got.calls == {"t": 120, "g": 1200}
+    completion = AgreementALS(rank=4, agreement=1.0).complete(got.observed, None, got.guides)
+    np.testing.assert_allclose(got.expected, completion.matrix.mean(1), atol=1e-9)
+
+
+def test_two_guides_each_with_its_budget():
+    target, guide = matrices()
+    texts = [str(i) for i in range(60)]
+    guides = [MatrixUtility(guide, name="g"), MatrixUtility(guide**2, name="h")]
+    decoder = ACPMBR(
+        AgreementALS(agreement=[1.0, 0.2]), balanced, Budget(per_row=2), (Budget(per_row=20), Budget(per_row=5))
+    )
+    assert decoder.decode(texts, target=MatrixUtility(target, name="t"), guides=guides).calls == {
+        "t": 120,
+        "g": 1200,
+        "h": 300,
+    }
+    with pytest.raises(ValueError, match="2 budgets for 1 guides"):
+        decoder.decode(texts, target=MatrixUtility(target), guides=guides[:1])
+
+
+def test_a_good_guide_helps_where_the_target_has_one_score_a_row():
+    errors = {"pmbr": [], "acpmbr": []}
+    for seed in range(5):
+        target, guide = matrices(seed)
+        texts = [str(i) for i in range(60)]
+        arguments = dict(target=MatrixUtility(target, name="t"), full_matrix=target, seed=seed)
+        plain = PMBR(ALS(), balanced, Budget(per_row=2)).decode(texts, **arguments)
+        ac = ACPMBR(AgreementALS(agreement=1.0), balanced, Budget(per_row=1), (Budget(per_row=16),))
+        errors["pmbr"].append(plain.completion_error)
+        errors["acpmbr"].append(ac.decode(texts, guides=MatrixUtility(guide), **arguments).completion_error)
+    assert np.mean(errors["acpmbr"]) < np.mean(errors["pmbr"])
+
+
+@pytest.mark.parametrize("budget", [Budget(reduction=1), Budget(reduction=2), Budget(per_row=30)])
+def test_a_budget_that_covers_all_unique_pairs_is_exact_mbr_without_guide_calls(budget):
+    drawn = [text for text in draws(5, 10)[:4] for _ in range(10)]
+    full = MBR().decode(drawn, target=Overlap())
+    for decoder in (
+        PMBR(ALS(), balanced, budget),
+        ACPMBR(AgreementALS(), balanced, budget, (Budget(reduction=2),)),
+    ):
+        guide = Overlap()
+        got = decoder.decode(drawn, target=Overlap(), guides=guide)
+        assert got.exact
+        np.testing.assert_array_equal(got.expected, full.expected)
+        assert guide.pairs == 0
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_lower_is_better_never_makes_a_row_without_scores_look_good(center):
+    """Uncentred factors of an unseen row are 0, the best error there is: the gain is counted from the worst seen."""
+    target, _ = matrices(n=80)
+    errors = 25.0 * (1.2 - target)
+    utility = MatrixUtility(errors, higher_is_better=False, scale=25.0)
+    decoder = PMBR(ALS(center=center), uniform, Budget(reduction=60))
+    for seed in range(5):
+        got = decoder.decode([str(i) for i in range(80)], target=utility, seed=seed)
+        assert 80 - len(np.unique(got.observed.rows)) > 5, "some rows have no score"
+        assert got.index in got.observed.rows
+
+
+def test_lower_is_better_ranks_by_the_lowest():
+    drawn = draws(8)
+    a, b = MBR().decode(drawn, target=Overlap()), MBR().decode(drawn, target=Errors())
+    assert a.text == b.text
+    np.testing.assert_allclose(b.expected, 25 * (1 - a.expected))
+    assert [r.expected for r in b.nbest(5)] == sorted(b.expected)[:5]
+
+
+def test_distilled_map_and_oracle():
+    target, guide = matrices()
+    texts = [str(i) for i in range(60)]
+    got = DistilledMBR().decode(texts, target=MatrixUtility(target, name="t"), guides=MatrixUtility(guide, name="g"))
+    assert got.index == guide.mean(1).argmax()
+    assert got.calls == {"g": 3600}
+    logprobs = np.linspace(-3, -1, 60)
+    most_probable = MAP().decode(Candidates(tuple(texts), np.ones(60, int), logprobs=logprobs))
+    assert most_probable.text == "59"
+    assert most_probable.total_calls == 0
+    oracle = Oracle().decode(["big cat", "red mat", "dog"], references=["red cat mat"], target="chrf")
+    assert oracle.text == "red mat"
+
+
+def test_n_best_has_no_duplicates_and_ties_keep_their_order():
+    got = MBR().decode(["b", "a", "b", "c"], target=Overlap())
+    assert [r.text for r in got.nbest()] == ["b", "a", "c"]
+    assert [r.count for r in got.nbest(2)] == [2, 1]
+    with pytest.raises(ValueError, match="at least 1"):
+        got.nbest(0)
+
+
+@pytest.mark.parametrize(
+    ("decode", "message"),
+    [
+        (lambda: MBR().decode(["a"]), "mbr needs a target utility: pass target="),
+        (lambda: DistilledMBR().decode(["a"], target="chrf"), "distilled-mbr needs a guide"),
+        (lambda: MAP().decode(["a"]), "map needs log-probabilities"),
+        (lambda: Oracle().decode(["a"], target="chrf"), "oracle needs the real references"),
+        (lambda: MBR().decode([], target="chrf"), "empty"),
+        (lambda: MBR().decode(["a", "b"], target="chrf", full_matrix=[[1.0]]), r"full_matrix has shape \(1, 1\)"),
+    ],
+)
+def test_what_is_missing_is_named(decode, message):
+    with pytest.raises(ValueError, match=message):
+        decode()
+
+
+def test_a_utility_that_gives_nan_is_refused_with_the_texts():
+    def broken(hypotheses, references):
+        return [float("nan") if h == "b" else 1.0 for h in hypotheses]
+
+    with pytest.raises(ValueError, match=r"NaN.*'b'"):
+        MBR().decode(["a", "b"], target=broken)
+
+
+def test_the_signature_repeats_the_run():
+    decoder = PMBR(ALS(rank=3), balanced, Budget(per_row=2))
+    line = decoder.decode(draws(1), target="chrf", seed=5).signature
+    for part in ("hf_acpmbr:", "decoder:pmbr", "target:chrF2[", "budget:2/row", "rank=3", "seed:5", "n:40"):
+        assert part in line
+    assert " " not in line
+    assert "\n" not in line

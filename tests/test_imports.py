@@ -1,0 +1,105 @@
+"""Who may import whom, read from the source, and what importing the package costs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "hf_acpmbr"
+STAGES = {"sampling", "observation", "utilities", "completion"}
+
+# Parts of the package each part may import besides the shared data types.
+SHARED = {"candidates", "matrix", "version"}
+ALLOWED = {
+    "sampling": {"sampling"},
+    "observation": {"observation"},
+    "utilities": {"utilities"},
+    "completion": {"completion"},
+    "decoding": {"decoding", "utilities"},
+    "candidates": set(),
+    "matrix": set(),
+    "config": set(),
+}
+# Where each heavy library belongs, whether it is imported at the top of a file or inside a function.
+LIBRARIES = {
+    "transformers": {"sampling", "generate", "embedded", "utilities", "inputs", "output", "commands"},
+    "evaluate": {"utilities"},
+    "datasets": {"utilities", "commands", "generate"},
+    "accelerate": set(),
+    "matplotlib": {"commands", "embedded"},
+}
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Absolute names of all modules a file imports, at any depth of the code."""
+    package = ("hf_acpmbr", *path.relative_to(PACKAGE).parts[:-1]) if PACKAGE in path.parents else ()
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *(node.module or "").split("."))).strip(".")
+            names |= {f"{module}.{alias.name}" for alias in node.names} if module == "hf_acpmbr" else {module}
+    return names
+
+
+@pytest.mark.parametrize("path", sources(PACKAGE), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_each_part_imports_only_what_it_may(path):
+    part = part_of(path)
+    for name in imported(path):
+        top, *rest = name.split(".")
+        if top == "hf_acpmbr" and part in ALLOWED and rest:
+            assert rest[0] in ALLOWED[part] | SHARED | {part}, f"{part} must not import {name}"
+        if top in LIBRARIES:
+            assert part in LIBRARIES[top], f"{top} does not belong in {part}"
+
+
+@pytest.mark.parametrize("folder", ["evaluation", "examples"])
+def test_evaluation_and_examples_use_public_names_only(folder):
+    for path in sources(ROOT / folder):
+        for name in imported(path):
+            parts = name.split(".")
+            if parts[0] == "hf_acpmbr":
+                assert not any(part.startswith("_") and part != "__version__" for part in parts), f"{path}: {name}"
+
+
+def test_importing_the_package_is_cheap_and_changes_nothing():
+    program = """
+import json, logging, os, sys, warnings
+before = dict(os.environ), list(warnings.filters), logging.getLogger().handlers[:]
+import torch
+filters = list(warnings.filters)
+import hf_acpmbr
+import hf_acpmbr.cli
+loaded = [name for name in ("transformers", "evaluate", "datasets", "matplotlib", "sacrebleu") if name in sys.modules]
+same = dict(os.environ) == before[0] and filters == list(warnings.filters)
+print(json.dumps([loaded, same and logging.getLogger().handlers == before[2]]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded, unchanged = json.loads(done.stdout)
+    assert loaded == [], "these are loaded only when they are used"
+    assert unchanged, "importing must not touch the environment, warnings or logging"
+
+
+def test_the_public_api_fits_on_one_screen():
+    import hf_acpmbr
+
+    assert sorted(hf_acpmbr.__all__) == hf_acpmbr.__all__
+    assert len(hf_acpmbr.__all__) <= 24
+    for name in hf_acpmbr.__all__:
+        assert getattr(hf_acpmbr, name) is not None

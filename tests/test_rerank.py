@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from hf_acpmbr import ACPMBR, MBRConfig
+from hf_acpmbr.decoding import MBR
+
+CANDIDATES = ["the cat sat", "a cat sat", "the cat sat", "the cat sat down", "dogs run fast", "the cats sat"]
+
+
+def test_few_candidates_are_decided_exactly_at_the_low_preset():
+    got = ACPMBR(target="chrf", distilled="bleu").rerank(CANDIDATES, nbest=2)
+    full = MBR().decode(CANDIDATES, target="chrf")
+    assert got.exact
+    assert got.text == full.text
+    assert [r.text for r in got.nbest()] == [r.text for r in full.nbest(2)]
+
+
+def test_high_uses_one_target_score_a_row():
+    got = ACPMBR(target="chrf", distilled="bleu", preset="high").rerank(CANDIDATES)
+    assert got.calls["chrf"] <= 6
+    assert got.text == "the cat sat"
+
+
+def test_without_a_distilled_utility_it_is_pmbr():
+    mbr = ACPMBR(target="chrf", preset="high")
+    assert mbr.config.decoder == "pmbr"
+    assert mbr.config.scores_per_row == 2
+    mbr.rerank(CANDIDATES)
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("d3", 2, 64), ("d6", 4, 128), ("d12", 8, 256)])
+def test_known_partners_bring_the_papers_rate(name, low, high, monkeypatch):
+    monkeypatch.setattr("hf_acpmbr.generate.as_utility", lambda utility: utility)
+    for preset, rate in (("low", low), ("high", high)):
+        mbr = ACPMBR(target="bleurt-20", distilled=f"bleurt-20-{name}", preset=preset, paper=True)
+        assert mbr.config.distilled_reduction == rate
+    assert ACPMBR(target="bleurt-20", distilled="auto").config.distilled[0].startswith("bleurt-20-d")
+
+
+def test_auto_without_a_known_partner_is_refused():
+    with pytest.raises(ValueError, match="knows no distilled version of 'chrf'"):
+        ACPMBR(target="chrf", distilled="auto")
+
+
+def test_a_saved_config_gives_the_same_decision(tmp_path):
+    first = ACPMBR(target="chrf", distilled="bleu", preset="high", seed=11)
+    first.config.save_pretrained(tmp_path)
+    second = ACPMBR(config=MBRConfig.from_pretrained(tmp_path))
+    a, b = first.rerank(CANDIDATES), second.rerank(CANDIDATES)
+    assert a.signature == b.signature
+    np.testing.assert_array_equal(a.expected, b.expected)
+    with pytest.raises(ValueError, match="either config or single settings"):
+        ACPMBR(config=first.config, seed=3)
+
+
+def test_a_typo_in_a_setting_is_refused():
+    with pytest.raises(ValueError, match="did you mean 'num_candidates'"):
+        ACPMBR(target="chrf", num_candidate=3)
+
+
+def test_own_utilities_get_the_source():
+    class Copies:
+        higher_is_better = True
+        needs_source = True
+
+        def score(self, hypotheses, references, sources=None):
+            return [float(h in s) + 0.01 * (h == r) for h, r, s in zip(hypotheses, references, sources, strict=True)]
+
+    got = ACPMBR(target=Copies()).rerank(["Hund", "Katze"], source="eine Katze")
+    assert got.text == "Katze"
+
+
+def test_pools_oracle_above_mbr_above_the_average_system(shared_data):
+    """chrF against the real references, over real system outputs."""
+    with gzip.open(shared_data / "pools" / "wmt22.en-de.jsonl.gz", "rt", encoding="utf-8") as lines:
+        pools = [json.loads(line) for line, _ in zip(lines, range(60), strict=False)]
+    mbr = ACPMBR(target="chrf", distilled="bleu")
+    oracle = ACPMBR(target="chrf", decoder="oracle")
+    chrf = sacrebleu.CHRF()
+    chosen = {"oracle": [], "mbr": [], "average": []}
+    for pool in pools:
+        references = pool["references"]
+        chosen["mbr"].append(chrf.sentence_score(mbr.rerank(pool["candidates"]).text, references).score)
+        best = oracle.rerank(pool["candidates"], references=references).text
+        chosen["oracle"].append(chrf.sentence_score(best, references).score)
+        scores = [chrf.sentence_score(text, references).score for text in pool["candidates"]]
+        chosen["average"].append(np.mean(scores))
+    means = {name: np.mean(values) for name, values in chosen.items()}
+    assert means["oracle"] > means["mbr"] > means["average"], means
