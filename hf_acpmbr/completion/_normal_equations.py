@@ -90,7 +90,7 @@ class Observations:
         seen = np.zeros(n, dtype=np.bool_), np.zeros(m, dtype=np.bool_)
         seen[0][scores.rows] = seen[1][scores.columns] = True
         square_sum = float(np.square(values, dtype=np.float64).sum())
-        return cls(*sides, (n, m), offset, square_sum, len(scores), values.dtype, seen)
+        return cls(sides[0], sides[1], (n, m), offset, square_sum, len(scores), values.dtype, seen)
 
 
 @dataclass(frozen=True, eq=False)
