@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -27,7 +28,9 @@ class Forward:
     def first(self) -> tuple[torch.Tensor, PrefixCache]:
         """(S, V) logits after the prompts, and the cache that holds one row for each source."""
         request = self._request
-        outputs = request.model._prefill(request.input_ids, request.generation_config, dict(request.model_kwargs))
+        # A request may be sampled twice (candidates, then references), so its own cache stays as it was given.
+        kwargs = {**self._start, "past_key_values": copy.deepcopy(request.model_kwargs.get("past_key_values"))}
+        outputs = request.model._prefill(request.input_ids, request.generation_config, kwargs)
         cache = outputs.get("past_key_values") if request.model_kwargs.get("use_cache", True) else None
         kept = cache if isinstance(cache, Cache) else None
         return outputs.logits[:, -1].to(torch.float32, copy=True), PrefixCache(

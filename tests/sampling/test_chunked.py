@@ -1,0 +1,106 @@
+"""Plain decoding in chunks: the control for prefix sharing, and what only it can do."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from transformers import GenerationConfig
+
+from hf_acpmbr.sampling import SAMPLERS, Automatic, Truncation, load_sampler
+from hf_acpmbr.sampling.chunked import Chunked
+from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
+from tests.models import EOS, tiny_model
+from tests.sampling.enumeration import enumerate_sequences
+from tests.sampling.requests import SOURCES, batch, request
+
+EPSILON = Truncation(epsilon=0.1)
+
+
+@pytest.mark.parametrize("kind", ["m2m100", "llama"])
+def test_plain_decoding_and_prefix_sharing_have_the_same_distribution(kind: str) -> None:
+    n = 3000
+    asked = request(tiny_model(kind), SOURCES[:2], max_new_tokens=3)
+    pairs = zip(
+        Chunked(truncation=EPSILON, max_rows=1000).sample(asked, n),
+        PrefixSharing(truncation=EPSILON).sample(request(tiny_model(kind), SOURCES[:2], max_new_tokens=3), n),
+        strict=True,
+    )
+    for plain, shared in pairs:
+        left, right = (dict(zip(x.token_ids, x.counts.tolist(), strict=True)) for x in (plain, shared))
+        common = [y for y in left | right if left.get(y, 0) + right.get(y, 0) >= 20]
+        table = [[left.get(y, 0) for y in common], [right.get(y, 0) for y in common]]
+        assert stats.chi2_contingency(table).pvalue > 1e-4
+        assert plain.model_rows > 20 * shared.model_rows
+
+
+@pytest.mark.parametrize("kind", ["t5", "qwen3"])
+def test_log_probabilities_are_recorded_on_the_way(kind: str) -> None:
+    drawn = Chunked(truncation=EPSILON, max_rows=16).sample(request(tiny_model(kind), SOURCES, max_new_tokens=4), 40)
+    for source, samples in zip(SOURCES, drawn, strict=True):
+        oracle = enumerate_sequences(kind, tuple(source), 4, 0.1)
+        assert samples.total == 40
+        np.testing.assert_allclose(samples.logprobs, [oracle[ids][0] for ids in samples.token_ids], atol=2e-4)
+        np.testing.assert_allclose(
+            samples.sampling_logprobs, [np.log(oracle[ids][1]) for ids in samples.token_ids], atol=2e-4
+        )
+        assert samples.finished.tolist() == [ids[-1] == EOS for ids in samples.token_ids]
+
+
+def test_samples_of_a_source_do_not_depend_on_the_batch_or_on_the_global_generator() -> None:
+    together = Chunked().sample(request(tiny_model("llama"), SOURCES, max_new_tokens=4), 50)
+    for source, samples in zip(SOURCES, together, strict=True):
+        (alone,) = Chunked().sample(request(tiny_model("llama"), [source], max_new_tokens=4), 50)
+        assert alone.token_ids == samples.token_ids
+        assert alone.counts.tolist() == samples.counts.tolist()
+
+
+def test_beams_are_those_of_generate() -> None:
+    model = tiny_model("m2m100")
+    search = GenerationConfig(num_beams=4)
+    drawn = Chunked(search=search).sample(request(model, SOURCES, max_new_tokens=4), 10)
+    expected = model.generate(**batch(model, SOURCES), num_beams=4, num_return_sequences=4, max_new_tokens=4)
+    for samples, rows in zip(drawn, expected.reshape(3, 4, -1).tolist(), strict=True):
+        assert samples.counts.tolist() == [1] * len(samples)
+        assert samples.logprobs is None
+        for ids, row in zip(samples.token_ids, rows, strict=True):
+            assert row[1 : 1 + len(ids)] == list(ids)
+
+
+ROW_KEYED: list[tuple[str, dict[str, Any]]] = [
+    ("m2m100", {"encoder_no_repeat_ngram_size": 1}),
+    ("m2m100", {"encoder_repetition_penalty": 2.0}),
+    ("llama", {"prefix_allowed_tokens_fn": lambda row, _: [EOS, 3 + row]}),
+    ("llama", {"guidance_scale": 1.5}),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), ROW_KEYED, ids=[next(iter(s)) for _, s in ROW_KEYED])
+def test_row_keyed_processors_choose_chunks_and_say_so(
+    kind: str, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = request(tiny_model(kind), SOURCES, max_new_tokens=4, **settings)
+    with caplog.at_level(logging.WARNING, logger="hf_acpmbr"):
+        drawn = Automatic(truncation=EPSILON).sample(asked, 30)
+    assert [record.message for record in caplog.records if "depend on the batch row" in record.message]
+    if "encoder_no_repeat_ngram_size" in settings:
+        assert all(not set(ids) & set(source) for source, x in zip(SOURCES, drawn, strict=True) for ids in x.token_ids)
+    if "prefix_allowed_tokens_fn" in settings:
+        assert all(set(ids) <= {EOS, 3 + row} for row, x in enumerate(drawn) for ids in x.token_ids)
+
+
+def test_automatic_choice_is_prefix_sharing_where_it_is_exact() -> None:
+    asked = request(tiny_model("llama"), SOURCES, max_new_tokens=4)
+    assert Automatic().obstacle(asked) is None
+    assert "num_beams=4" in str(Automatic(search=GenerationConfig(num_beams=4)).obstacle(asked))
+    left, right = (load_sampler(name).sample(asked, 20) for name in ("auto", "prefix-sharing"))
+    assert [x.token_ids for x in left] == [x.token_ids for x in right]
+
+
+def test_samplers_by_name() -> None:
+    assert all(load_sampler(name) for name in SAMPLERS)
+    with pytest.raises(ValueError, match="sampler 'beam' is not known: use one of"):
+        load_sampler("beam")

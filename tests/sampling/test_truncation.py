@@ -1,0 +1,76 @@
+"""The sampling distribution, against transformers' own configuration of it and by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from hf_acpmbr.sampling import Truncation
+from hf_acpmbr.sampling._draw import draw
+from tests.models import tiny_model
+
+
+def warped(truncation: Truncation, probabilities: list[float]) -> list[float]:
+    scores = torch.tensor([probabilities]).log()
+    q: torch.Tensor = truncation.warpers()(torch.zeros(1, 1, dtype=torch.long), scores).softmax(-1)
+    return [round(float(value), 6) for value in q[0]]
+
+
+def test_epsilon_cuts_by_the_probability_of_the_whole_vocabulary() -> None:
+    flat = [0.021] * 40 + [0.016] * 10
+    assert sum(value > 0 for value in warped(Truncation(), flat)) == 40
+    assert warped(Truncation(), [0.9, 0.081, 0.019]) == [0.917431, 0.082569, 0.0]
+
+
+def test_if_nothing_reaches_epsilon_the_most_probable_token_is_taken() -> None:
+    assert warped(Truncation(epsilon=0.5), [0.3, 0.4, 0.3]) == [0, 1, 0]
+
+
+def test_top_k_comes_first_and_loosens_epsilon() -> None:
+    assert warped(Truncation(epsilon=0.35, top_k=2), [0.5, 0.3, 0.2]) == [0.625, 0.375, 0]
+    assert warped(Truncation(epsilon=0.35), [0.5, 0.3, 0.2]) == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0.7, "top_p": 0.8},
+        {"top_k": 3, "epsilon_cutoff": 0.1},
+        {"min_p": 0.2, "typical_p": 0.9, "eta_cutoff": 0.01},
+    ],
+)
+def test_equals_the_warpers_that_generate_would_use(fields: dict[str, float]) -> None:
+    config = GenerationConfig(do_sample=True, **{"top_k": 0, **fields})
+    torch.manual_seed(0)
+    scores, ids = 2 * torch.randn(20, 8), torch.zeros(20, 1, dtype=torch.long)
+    expected = tiny_model("llama")._get_logits_processor(config)(ids, scores)
+    assert torch.equal(Truncation.from_generation_config(config).warpers()(ids, scores), expected)
+
+
+def test_a_config_that_leaves_top_k_unset_has_none() -> None:
+    assert Truncation.from_generation_config(GenerationConfig(do_sample=True)) == Truncation(epsilon=0.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("epsilon", 1.0), ("top_p", 0.0), ("temperature", 0.0), ("top_k", -1), ("min_p", -0.1)]
+)
+def test_wrong_values_name_the_field(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be .* got {value}"):
+        Truncation(**{field: value})  # type: ignore[arg-type]
+
+
+def test_draw_inverts_the_cumulative_distribution_in_token_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    q = np.array([[0.25, 0.0, 0.75], [0.5, 0.5, 0.0]])
+    with np.errstate(divide="ignore"):
+        scores = torch.tensor(np.log(q), dtype=torch.float32)
+    rows, uniforms = np.array([0, 0, 0, 1, 1]), np.array([0.0, 0.24999, 0.25001, 0.49, 0.999999999])
+    for entries in (1 << 22, 1):  # all rows at once, and row by row
+        monkeypatch.setattr("hf_acpmbr.sampling._draw._MAX_ENTRIES", entries)
+        children = draw(torch.zeros(2, 3), scores, rows, uniforms)
+        assert children.parents.tolist() == [0, 0, 1, 1]
+        assert children.tokens.tolist() == [0, 2, 0, 1]
+        assert children.child_of.tolist() == [0, 0, 1, 2, 3]
+        np.testing.assert_allclose(children.sampling_logprobs, np.log([0.25, 0.75, 0.5, 0.5]), atol=1e-6)
+        np.testing.assert_allclose(children.logprobs, np.log(1 / 3), atol=1e-6)
