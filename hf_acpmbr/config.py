@@ -23,10 +23,14 @@ class Preset:
     distilled: float
     agreement: float
 
+    def rate(self, decoder: str) -> float:
+        """The target's reduction rate; without a guide there is twice as much to spend on it."""
+        return self.pmbr if decoder == "pmbr" else self.acpmbr
+
 
 # The distilled rates are those of BLEURT-20-D3; other known partners have their own (`utilities.distilled_partners`).
 PRESETS = {"low": Preset(16, 32, 2, 0.1), "high": Preset(512, 1024, 64, 1.0)}
-_PAPER_SAMPLES = 1024
+PAPER_SAMPLES = 1024
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class MBRConfig:
         sampler: "auto", "prefix-sharing" or "chunked".
         max_rows: at most so many rows in one forward pass while sampling.
         reduction: r: the target scores one pair in r.
-        scores_per_row: instead of r: so many target scores for each candidate.
+        scores_per_row: instead of r: so many target scores for each candidate; by default the paper's Low, 32.
         distilled_reduction, distilled_scores_per_row: the same for the distilled utility.
         observation: which pairs: "balanced" or "uniform" (as in the paper).
         completer: "als", "agreement-als", …; None takes the decoder's own.
@@ -97,6 +101,9 @@ class MBRConfig:
         ):
             if getattr(self, rate) is not None and getattr(self, per_row) is not None:
                 raise ValueError(f"{rate} and {per_row} are two ways to say one thing: give one of them")
+            if getattr(self, rate) is None and getattr(self, per_row) is None:
+                low = PRESETS["low"].distilled if rate.startswith("distilled") else PRESETS["low"].rate(self.decoder)
+                object.__setattr__(self, per_row, PAPER_SAMPLES / low)
 
     @classmethod
     def preset(
@@ -113,17 +120,16 @@ class MBRConfig:
         """
         if name not in PRESETS:
             raise ValueError(f"preset {name!r} is unknown: choose one of {', '.join(PRESETS)}")
-        chosen, base = PRESETS[name], cls.from_dict(settings)
-        rate = chosen.pmbr if base.decoder == "pmbr" else chosen.acpmbr
+        chosen, decoder = PRESETS[name], settings.get("decoder", cls.decoder)
         fields: dict[str, Any] = {"agreement": chosen.agreement}
-        if base.reduction is None and base.scores_per_row is None:
-            fields.update(_budget("", rate, not paper))
-        if base.distilled_reduction is None and base.distilled_scores_per_row is None:
+        if not {"reduction", "scores_per_row"} & settings.keys():
+            fields.update(_budget("", chosen.rate(decoder), not paper))
+        if not {"distilled_reduction", "distilled_scores_per_row"} & settings.keys():
             fields.update(_budget("distilled_", distilled_rate or chosen.distilled, not paper))
         if paper:
             fields.update(observation="uniform", center=False, absolute_tolerance=True)
-            fields["completer"] = "als" if base.decoder == "pmbr" else "agreement-als"
-        return dataclasses.replace(base, **{**fields, **settings})
+            fields["completer"] = "als" if decoder == "pmbr" else "agreement-als"
+        return cls.from_dict({**fields, **settings})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MBRConfig:
@@ -175,7 +181,7 @@ class MBRConfig:
 
 
 def _budget(prefix: str, rate: float, per_row: bool) -> dict[str, float]:
-    return {f"{prefix}scores_per_row": _PAPER_SAMPLES / rate} if per_row else {f"{prefix}reduction": rate}
+    return {f"{prefix}scores_per_row": PAPER_SAMPLES / rate} if per_row else {f"{prefix}reduction": rate}
 
 
 def _at_least(low: float, whole: bool = False) -> Any:

@@ -61,6 +61,11 @@ def test_presets_are_the_papers_settings(name, decoder, rate, distilled, gamma):
     assert (ours.scores_per_row, ours.distilled_scores_per_row) == (1024 / rate, 1024 / distilled)
 
 
+def test_the_defaults_are_the_low_preset():
+    assert MBRConfig() == MBRConfig.preset("low")
+    assert (MBRConfig().scores_per_row, MBRConfig().distilled_scores_per_row) == (32, 512)
+
+
 def test_settings_override_the_preset():
     config = MBRConfig.preset("high", scores_per_row=4, agreement=0.5)
     assert (config.scores_per_row, config.reduction, config.agreement) == (4, None, 0.5)
