@@ -1,0 +1,148 @@
+"""The same work by mbrs and by this package, in one run: `python -m evaluation.benchmarks.peers`.
+
+mbrs 0.1.8 needs an older transformers, so it gets a virtual environment of its own, made on first use (--environment).
+Both libraries run one after the other on this machine with one thread, on the same strings; CPU seconds, best of
+`--repeats`, from the list of strings to the decision. Where mbrs cannot be installed the script says so and ends well.
+
+The strings are 1,024 samples for each source from the word graph of real system outputs (`candidate_lists.py`) with the
+duplicates that come with it, and one list without duplicates: the worst case for a library that counts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evaluation.benchmarks.candidate_lists import candidate_lists
+from hf_acpmbr.decoding import MBR
+
+ROOT = Path(__file__).resolve().parents[2]
+PEER = ["mbrs==0.1.8", "transformers==4.57.*", "setuptools<81"]
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Missing(Exception):
+    """The peer cannot be had here."""
+
+
+def peer_python(folder: Path) -> Path:
+    """The Python of the peer's environment, which is made if it is not there."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    if subprocess.run([python, "-c", "import mbrs"], capture_output=True).returncode:
+        torch = f"torch=={importlib.metadata.version('torch').split('+')[0]}"  # the same for both
+        install = [python, "-m", "pip", "install", "--quiet", torch, *PEER]
+        done = subprocess.run(install, capture_output=True, text=True)
+        if done.returncode:
+            reason = (done.stderr.strip() or "pip failed").splitlines()[-1]
+            raise Missing(f"pip could not install {' '.join(PEER)}: {reason}")
+        done = subprocess.run([python, "-c", "import mbrs"], capture_output=True, text=True)
+        if done.returncode:
+            raise Missing(f"mbrs was installed but does not import: {done.stderr.strip().splitlines()[-1]}")
+    return python
+
+
+def make_tasks(lists: int, count: int, repeats: int) -> list[dict[str, Any]]:
+    """What both libraries do."""
+    tasks: list[dict[str, Any]] = [
+        {"name": f"ALS, N={count}, r={rate}, 30 sweeps", "kind": "als", "n": count, "rate": rate, "sweeps": 30}
+        for rate in (16, 512)
+    ]
+    drawn = candidate_lists(lists, count)
+    unique = max((list(dict.fromkeys(entry.texts)) for entry in candidate_lists(8, 4 * count)), key=len)[:count]
+    for k, texts in enumerate([*(entry.texts for entry in drawn), unique]):
+        label = f"{len(texts)} samples, {len(set(texts))} unique"
+        chrf = {"metric": "chrf", "fast": True, "texts": texts}
+        tasks.append({"name": f"chrF MBR, {label}", "kind": "mbr", **chrf})
+        if k in (0, lists):
+            tasks += [
+                {"name": f"chrF PMBR r=16, {label}", "kind": "pmbr", "rate": 16, **chrf},
+                {"name": f"chrF PMBR r=512, {label}", "kind": "pmbr", "rate": 512, **chrf},
+                {"name": f"chrF pruning, {label}", "kind": "pruning", **chrf},
+                {"name": f"chrF aggregation, {label}", "kind": "aggregation", **chrf},
+            ]
+    few = drawn[0].texts[:128]
+    label = f"{len(few)} samples, {len(set(few))} unique"
+    tasks.append(
+        {"name": f"chrF MBR, {label}, sacrebleu", "kind": "mbr", "metric": "chrf", "fast": False, "texts": few}
+    )
+    tasks.append({"name": f"BLEU MBR, {label}", "kind": "mbr", "metric": "bleu", "texts": few})
+    return [{"repeats": repeats, **task} for task in tasks]
+
+
+def run(python: Path | str, library: str, tasks: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    request, answer = folder / "request.json", folder / f"{library}.json"
+    request.write_text(json.dumps(tasks), encoding="utf-8")
+    worker = Path(__file__).with_name("peers_worker.py")
+    subprocess.run([python, worker, library, request, answer], check=True, env={**os.environ, **THREADS})
+    results: list[dict[str, Any]] = json.loads(answer.read_text(encoding="utf-8"))
+    return results
+
+
+def peer_calls(task: dict[str, Any]) -> int | None:
+    """mbrs scores every drawn pair, or one in r of them; what pruning scores it does not say."""
+    if task["kind"] not in ("mbr", "pmbr"):
+        return None
+    return -(-(len(task["texts"]) ** 2) // task.get("rate", 1))
+
+
+def agreement(task: dict[str, Any], ours: dict[str, Any], peer: dict[str, Any]) -> str:
+    """Same decision where the method is the same; else what full MBR thinks of the two choices."""
+    if task["kind"] == "als":
+        gap = np.abs(np.array(ours["expected"]) - np.array(peer["expected"])).max()
+        return f"expected utilities equal to {gap:.0e}"
+    if task["kind"] in ("mbr", "aggregation"):
+        gap = abs(ours["score"] - peer["score"])
+        return f"{'same' if ours['text'] == peer['text'] else 'OTHER'} decision, score equal to {gap:.0e}"
+    full = MBR().decode(task["texts"], target=task["metric"])
+    regret = [full.expected.max() - full.expected[full.candidates.texts.index(r["text"])] for r in (ours, peer)]
+    return f"chrF lost against MBR: ours {regret[0]:.2f}, mbrs {regret[1]:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environment", type=Path, default=ROOT / "build" / "peers", help="of mbrs; made if missing")
+    parser.add_argument("--lists", type=int, default=3, help="candidate lists with duplicates (3)")
+    parser.add_argument("--candidates", type=int, default=1024, help="samples in each (1024)")
+    parser.add_argument("--repeats", type=int, default=2, help="the best counts (2)")
+    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    arguments = parser.parse_args()
+    try:
+        python = peer_python(arguments.environment)
+    except (Missing, OSError, subprocess.CalledProcessError) as reason:
+        print(f"skipped: mbrs cannot be compared with here. {reason}")
+        return
+    tasks = make_tasks(arguments.lists, arguments.candidates, arguments.repeats)
+    with tempfile.TemporaryDirectory() as folder:
+        ours = run(sys.executable, "hf_acpmbr", tasks, Path(folder))
+        peer = run(python, "mbrs", tasks, Path(folder))
+    print(f"CPU seconds, one thread, best of {arguments.repeats}; calls: pairs scored")
+    print(f"{'work':<52} {'mbrs':>8} {'ours':>8} {'ratio':>7} {'mbrs calls':>11} {'ours':>9}  agreement")
+    rows = []
+    for task, a, b in zip(tasks, ours, peer, strict=True):
+        ratio, note = b["cpu"] / a["cpu"], agreement(task, a, b)
+        calls = [peer_calls(task), a.get("calls")]
+        shown = [f"{value:,}" if value is not None else "" for value in calls]
+        print(
+            f"{task['name']:<52} {b['cpu']:>8.3f} {a['cpu']:>8.3f} {ratio:>6.1f}× {shown[0]:>11} {shown[1]:>9}  {note}"
+        )
+        rows.append({"work": task["name"], "mbrs": b["cpu"], "ours": a["cpu"], "ratio": ratio, "agreement": note})
+    slower = [row["work"] for row in rows if row["ratio"] < 1]
+    print(f"slower than mbrs on: {', '.join(slower) if slower else 'nothing'}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""One library's part of the comparison in `peers.py`, run in that library's own environment.
+
+    python peers_worker.py mbrs|hf_acpmbr REQUEST.json ANSWER.json
+
+Imports one of the two libraries and nothing else of this project, so that it runs where only the other is installed.
+Imports and set-up are not timed; a decision is, from the list of strings to the chosen one.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Work = Callable[[], dict[str, Any]]
+
+
+def cpu() -> float:
+    """CPU seconds of this process and the ones it has waited for."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in usage)
+
+
+def measure(work: Work, repeats: int) -> dict[str, Any]:
+    """The work's answer with its lowest CPU and wall-clock seconds."""
+    best: dict[str, Any] = {}
+    for _ in range(repeats):
+        start_cpu, start = cpu(), time.perf_counter()
+        answer = work()
+        answer.update(cpu=cpu() - start_cpu, wall=time.perf_counter() - start)
+        if not best or answer["cpu"] < best["cpu"]:
+            best = answer
+    return best
+
+
+def als_problem(n: int, rate: int) -> tuple[Any, Any]:
+    """The same noisy low-rank scores in [0, 1] and mask for both libraries."""
+    random = np.random.default_rng(0)
+    scores = 0.6 + 0.03 * random.normal(size=(n, 8)) @ random.normal(size=(8, n)) + 0.02 * random.normal(size=(n, n))
+    mask = np.zeros(n * n, dtype=bool)
+    mask[random.permutation(n * n)[: n * n // rate]] = True
+    return scores.astype(np.float32), mask.reshape(n, n)
+
+
+def mbrs_work(task: dict[str, Any]) -> Work:
+    """The task as mbrs does it. chrF by its Rust version where it may, which is its fastest."""
+    import torch
+    from mbrs import decoders, metrics
+    from mbrs.modules.als import MatrixFactorizationALS
+
+    torch.set_num_threads(1)
+    kind = task["kind"]
+    if kind == "als":
+        scores, mask = (torch.from_numpy(part) for part in als_problem(task["n"], task["rate"]))
+        solver = MatrixFactorizationALS(regularization_weight=0.1, rank=8)
+        never = float("-inf")
+
+        def factorize() -> dict[str, Any]:
+            x, y = solver.factorize(scores * mask, mask, niter=task["sweeps"], tolerance=never, seed=0)
+            return {"expected": (x @ y.mean(0)).tolist()}
+
+        return factorize
+    if task["metric"] == "chrf":
+        metric = metrics.MetricChrF(metrics.MetricChrF.Config(fastchrf=task["fast"], num_workers=1))
+    else:
+        metric = metrics.MetricBLEU(metrics.MetricBLEU.Config(num_workers=1))
+    cls, options = {
+        "mbr": (decoders.DecoderMBR, {}),
+        "aggregation": (decoders.DecoderAggregateMBR, {}),
+        "pmbr": (decoders.DecoderProbabilisticMBR, {"reduction_factor": task.get("rate"), "niter": 30}),
+        "pruning": (decoders.DecoderPruningMBR, {}),
+    }[kind]
+    decoder = cls(cls.Config(**options), metric)
+    texts = task["texts"]
+
+    def decode() -> dict[str, Any]:
+        output = decoder.decode(texts, texts, nbest=1)
+        return {"text": output.sentence[0], "score": float(output.score[0])}
+
+    return decode
+
+
+def our_work(task: dict[str, Any]) -> Work:
+    """The task as hf_acpmbr does it, with the same settings."""
+    import torch
+
+    from hf_acpmbr.completion import ALS
+    from hf_acpmbr.decoding import MBR, PMBR, AggregationMBR, PruningMBR
+    from hf_acpmbr.observation import Budget, uniform
+
+    torch.set_num_threads(1)
+    kind = task["kind"]
+    if kind == "als":
+        scores, mask = als_problem(task["n"], task["rate"])
+        solver = ALS(rank=8, regularization=0.1, max_sweeps=task["sweeps"], tolerance=0.0, center=False)
+        # mbrs's start. The first half-sweep replaces the row factors, so only the column factors matter.
+        generator = torch.Generator().manual_seed(0)
+        init = tuple(torch.rand((task["n"], 8), generator=generator).numpy() * (task["n"] * 8) ** -0.5 for _ in "uv")
+
+        def factorize() -> dict[str, Any]:
+            completion = solver.complete(scores, mask, init=init)
+            return {"expected": completion.expected().tolist()}
+
+        return factorize
+    decoder = {
+        "mbr": lambda: MBR(),
+        "aggregation": lambda: AggregationMBR(),
+        "pmbr": lambda: PMBR(ALS(max_sweeps=30), uniform, Budget(reduction=task["rate"])),
+        "pruning": lambda: PruningMBR(alpha=0.99, schedule=(8, 16, 32, 64, 128, 256), bootstrap=500),
+    }[kind]()
+    texts = task["texts"]
+
+    def decode() -> dict[str, Any]:
+        decision = decoder.decode(texts, target=task["metric"])
+        score = float(decision.expected[decision.index])
+        return {"text": decision.text, "score": score, "calls": decision.total_calls}
+
+    return decode
+
+
+def main() -> None:
+    library, request, answer = sys.argv[1:]
+    tasks = json.loads(Path(request).read_text(encoding="utf-8"))
+    make = {"mbrs": mbrs_work, "hf_acpmbr": our_work}[library]
+    import warnings
+
+    warnings.simplefilter("ignore")  # either library's convergence warnings would be timed
+    results = []
+    for task in tasks:
+        work = make(task)
+        if task.get("warm_up", True):
+            make({**task, "texts": task["texts"][:8]} if "texts" in task else {**task, "n": 32})()
+        results.append(measure(work, task["repeats"]))
+        print(f"{library}: {task['name']}: {results[-1]['cpu']:.2f} s CPU", file=sys.stderr, flush=True)
+    Path(answer).write_text(json.dumps(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
