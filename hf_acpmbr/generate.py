@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .candidates import Candidates
 from .completion import load_completer
 from .config import MBRConfig
 from .decoding import Decision, Decoder, decoder_class
 from .decoding.base import Texts
+from .inputs import read_request, source_texts
+from .mapping import MapFunction
 from .observation import Budget, load_observation
+from .sampling import Request, Sampler, Samples, Truncation, load_sampler
 from .utilities import Utility, as_utility, distilled_partners
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import GenerationConfig
+
+    from .output import MBROutput
 
 
 class ACPMBR:
@@ -29,6 +39,9 @@ class ACPMBR:
         preset: the paper's "low" (default) or "high" setting.
         paper: exactly the paper's method, without this package's improvements (uniform masks, no centring).
         config: an MBRConfig instead of `preset` and settings.
+        generation_config: sampling settings beyond those of MBRConfig (min_p, typical_p, …), or num_beams > 1 to choose
+            among the beams of a beam search; replaces epsilon, temperature, top_k and top_p.
+        references_config: the same for pseudo-references that are drawn apart from the candidates (`num_references`).
         settings: any field of MBRConfig.
     """
 
@@ -41,6 +54,8 @@ class ACPMBR:
         preset: str = "low",
         paper: bool = False,
         config: MBRConfig | None = None,
+        generation_config: GenerationConfig | None = None,
+        references_config: GenerationConfig | None = None,
         **settings: Any,
     ) -> None:
         self.tokenizer = tokenizer
@@ -63,6 +78,64 @@ class ACPMBR:
         self.target: Utility | None = None if target is None else as_utility(target)
         self.guides: tuple[Utility, ...] = tuple(as_utility(guide) for guide in guides)
         self.decoder = build_decoder(config, len(self.guides))
+        self.generation_config, self.references_config = generation_config, references_config
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        generation_config: Any = None,
+        inputs_tensor: torch.Tensor | None = None,
+        sources: Sequence[str] | None = None,
+        candidates: Sequence[Texts] | None = None,
+        references: Sequence[Texts] | None = None,
+        **model_kwargs: Any,
+    ) -> torch.Tensor | MBROutput:
+        """`model.generate(**inputs, custom_generate=this)`: draw, score, choose for each of S sources.
+
+        All arguments come from `generate`; those a caller may add to its call are
+
+        Args:
+            sources: S source texts, for utilities that look at them; default: read back from the input ids.
+            candidates: S lists of texts to choose from instead of drawing samples.
+            references: S lists of pseudo-references; default: the candidates, or `num_references` samples drawn apart.
+
+        Returns:
+            (S·k, length) token ids with k = num_return_sequences (which `generate` takes with do_sample=True only), or
+            an MBROutput with return_dict_in_generate=True.
+        """
+        from .output import assemble
+
+        if self.tokenizer is None:
+            raise ValueError("generation needs the model's tokenizer: ACPMBR(tokenizer, target=...)")
+        request = read_request(
+            model,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            inputs_tensor,
+            model_kwargs,
+            self._truncation(self.generation_config),
+        )
+        used = [utility for utility in (self.target, *self.guides) if utility is not None]
+        texts = source_texts(self.tokenizer, request, sources, any(utility.needs_source for utility in used))
+        start = time.perf_counter()
+        pools, rows = self._candidates(request, candidates)
+        others, more_rows = self._references(request, references)
+        seconds = time.perf_counter() - start
+        decisions = [
+            self.rerank(pool, source, None if others is None else others[row], nbest=len(pool))
+            for row, (pool, source) in enumerate(zip(pools, texts, strict=True))
+        ]
+        output = assemble(request, self.tokenizer, decisions, others, rows + more_rows, seconds)
+        return output if generation_config.return_dict_in_generate else output.sequences
+
+    def map_fn(self, model: Any, **options: Any) -> Callable[[dict[str, list[Any]]], dict[str, list[Any]]]:
+        """A function for `datasets.Dataset.map(..., batched=True)`; the options are those of `MapFunction`."""
+        return MapFunction(self, model, **options)
 
     def rerank(
         self,
@@ -84,8 +157,53 @@ class ACPMBR:
         )
         return dataclasses.replace(decision, nbest_size=nbest)
 
+    def _candidates(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates], int]:
+        if given is not None:
+            return _given("candidates", given, request), 0
+        drawn = self._sampler(self.generation_config).sample(request, self.config.num_candidates)
+        return [self._read(samples) for samples in drawn], sum(samples.model_rows for samples in drawn)
+
+    def _references(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates] | None, int]:
+        """Pseudo-references of their own; None where the candidates serve as both."""
+        if given is not None:
+            return _given("references", given, request), 0
+        if self.config.num_references is None and self.references_config is None:
+            return None, 0
+        apart = dataclasses.replace(request, keys=tuple(key + b"references" for key in request.keys))
+        config = self.references_config or self.generation_config
+        drawn = self._sampler(config).sample(apart, self.config.num_references or self.config.num_candidates)
+        return [self._read(samples) for samples in drawn], sum(samples.model_rows for samples in drawn)
+
+    def _truncation(self, generation_config: GenerationConfig | None) -> Truncation:
+        if generation_config is not None:
+            return Truncation.from_generation_config(generation_config)
+        config = self.config
+        return Truncation(config.epsilon, config.temperature, config.top_k, config.top_p)
+
+    def _sampler(self, generation_config: GenerationConfig | None) -> Sampler:
+        settings: dict[str, Any] = {"max_rows": self.config.max_rows, "seed": self.config.seed}
+        if generation_config is not None and (generation_config.num_beams or 1) > 1:
+            settings["search"] = generation_config
+        return load_sampler(self.config.sampler, truncation=self._truncation(generation_config), **settings)
+
+    def _read(self, samples: Samples) -> Candidates:
+        """Texts of the sampled sequences: what the utilities compare, without special tokens and prompt."""
+        return Candidates.from_texts(
+            self.tokenizer.batch_decode([list(ids) for ids in samples.token_ids], skip_special_tokens=True),
+            counts=samples.counts,
+            token_ids=samples.token_ids,
+            logprobs=samples.logprobs,
+            sampling_logprobs=samples.sampling_logprobs,
+        )
+
     def __repr__(self) -> str:
         return f"ACPMBR(decoder={self.config.decoder!r}, target={self.target!r}, distilled={list(self.guides)!r})"
+
+
+def _given(name: str, texts: Sequence[Texts], request: Request) -> list[Candidates]:
+    if isinstance(texts, (str, dict)) or len(texts) != len(request.keys):
+        raise ValueError(f"{name} must hold one list of texts for each of the {len(request.keys)} sources")
+    return [Candidates.of(item) for item in texts]
 
 
 def build_decoder(config: MBRConfig, guides: int) -> Decoder:

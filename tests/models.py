@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import tokenizers
 import torch
 import transformers as hf
 
@@ -71,3 +72,38 @@ def tiny_model(kind: str, vocabulary: int = 8, sharpness: float = 6.0, seed: int
     model.generation_config.suppress_tokens = [PAD]  # M2M100 positions skip <pad>, so it must not be generated
     model.generation_config.max_length = None
     return model
+
+
+_LINES = ["the cat sat on the mat", "a dog ran home", "we all see the red sun", "die katze sass hier", "ein hund lief"]
+CHAT = (
+    "{% for m in messages %}<s>{{ m['role'] }} {{ m['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>{% endif %}"
+)
+
+
+@functools.cache
+def tiny_tokenizer(padding_side: str = "right") -> hf.PreTrainedTokenizerFast:
+    """A word-level tokenizer trained on five lines; adds </s> as seq2seq tokenizers do when it pads right."""
+    words = sorted({word for line in _LINES for word in line.split()} | {"user", "assistant"})
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    vocabulary = {token: number for number, token in enumerate(special + words)}
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    core.add_special_tokens(special)
+    if padding_side == "right":
+        core.post_processor = tokenizers.processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", EOS)])
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        padding_side=padding_side,
+        chat_template=CHAT,
+    )
+
+
+def tiny_pair(kind: str, sharpness: float = 6.0) -> tuple[hf.PreTrainedModel, hf.PreTrainedTokenizerFast]:
+    """A tiny model and a tokenizer that fit each other."""
+    tokenizer = tiny_tokenizer("right" if kind in ENCODER_DECODER else "left")
+    return tiny_model(kind, vocabulary=len(tokenizer), sharpness=sharpness), tokenizer

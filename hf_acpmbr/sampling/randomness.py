@@ -21,10 +21,9 @@ from ..candidates import FloatArray
 _BLOCK = 1 << 64
 
 
-def source_key(token_ids: Iterable[int], stream: str = "") -> bytes:
-    """Key of a source given by its content: equal ids (without padding) in one stream have equal draws."""
-    ids = np.fromiter(token_ids, dtype="<i8")
-    return hashlib.blake2b(ids.tobytes(), digest_size=16, key=stream.encode()).digest()
+def source_key(token_ids: Iterable[int]) -> bytes:
+    """Key of a source by its content: equal ids (without padding) have equal draws."""
+    return hashlib.blake2b(np.fromiter(token_ids, dtype="<i8").tobytes(), digest_size=16).digest()
 
 
 def derived_seed(seed: int, key: bytes, salt: int = 0) -> int:

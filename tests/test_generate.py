@@ -1,0 +1,204 @@
+"""model.generate(custom_generate=ACPMBR(...)): the drop-in contract, with tiny real models and a real metric."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig, pipeline
+
+from hf_acpmbr import ACPMBR, Candidates
+from hf_acpmbr.inputs import encode
+from tests.models import DECODER_ONLY, ENCODER_DECODER, EOS, PAD, tiny_pair
+
+TEXTS = ["the cat sat on the mat", "a dog ran", "we see the sun"]
+KINDS = (*ENCODER_DECODER, "llama", "qwen3", "gemma3")
+
+
+def chrf(kind: str, **settings: Any) -> ACPMBR:
+    _, tokenizer = tiny_pair(kind)
+    options = {"decoder": "mbr", "num_candidates": 40, "epsilon": 0.0, **settings}
+    return ACPMBR(tokenizer, target="chrf", **options)
+
+
+def generate(kind: str, mbr: ACPMBR, texts: list[str] = TEXTS, **settings: Any) -> Any:
+    model, tokenizer = tiny_pair(kind)
+    return model.generate(**encode(tokenizer, texts), custom_generate=mbr, **{"max_new_tokens": 6, **settings})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_returns_the_chosen_sequences_as_generate_does(kind: str) -> None:
+    model, tokenizer = tiny_pair(kind)
+    before = model.generation_config.to_dict()
+    ids = generate(kind, chrf(kind))
+    out = generate(kind, chrf(kind), return_dict_in_generate=True)
+    assert model.generation_config.to_dict() == before
+    assert ids.dtype == torch.long
+    assert torch.equal(ids, out.sequences)
+    inputs = encode(tokenizer, TEXTS)
+    prompt = inputs["input_ids"] if kind in DECODER_ONLY else torch.full((3, 1), model.config.decoder_start_token_id)
+    assert torch.equal(ids[:, : prompt.shape[1]], prompt)
+    continuation = tokenizer.batch_decode(ids[:, prompt.shape[1] :], skip_special_tokens=True)
+    assert continuation == [texts[0] for texts in out.texts] == [decision.text for decision in out.decisions]
+    for row in ids[:, prompt.shape[1] :].tolist():
+        if EOS in row:
+            assert set(row[row.index(EOS) + 1 :]) <= {PAD}
+    assert all(candidates.total == 40 for candidates in out.candidates)
+    assert out.calls == {"chrf": sum(decision.calls["chrf"] for decision in out.decisions)}
+    assert out.model_rows > 0
+    assert out.seconds["sampling"] > 0
+
+
+@pytest.mark.parametrize("kind", ["m2m100", "llama"])
+def test_the_choice_is_the_one_rerank_makes_from_the_same_candidates(kind: str) -> None:
+    mbr = chrf(kind)
+    out = generate(kind, mbr, return_dict_in_generate=True)
+    for decision, score in zip(out.decisions, out.sequences_scores.tolist(), strict=True):
+        again = mbr.rerank(decision.candidates.expanded())
+        assert again.text == decision.text
+        assert score == pytest.approx(again.expected[again.index], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["m2m100", "llama"])
+def test_each_source_gets_the_same_in_any_batch(kind: str) -> None:
+    together = generate(kind, chrf(kind), return_dict_in_generate=True)
+    for row, text in enumerate(TEXTS):
+        alone = generate(kind, chrf(kind), [text], return_dict_in_generate=True)
+        assert alone.candidates[0].texts == together.candidates[row].texts
+        assert alone.texts[0] == together.texts[row]
+
+
+def test_num_return_sequences_gives_the_best_distinct_ones() -> None:
+    out = generate("llama", chrf("llama"), num_return_sequences=3, do_sample=True, return_dict_in_generate=True)
+    assert out.sequences.shape[0] == 9
+    for decision, texts in zip(out.decisions, out.texts, strict=True):
+        assert len(set(texts)) == 3
+        assert list(texts) == [entry.text for entry in decision.nbest(3)]
+    one = generate("llama", chrf("llama"), return_dict_in_generate=True)
+    assert [texts[0] for texts in out.texts] == [texts[0] for texts in one.texts]
+
+
+def test_fewer_distinct_candidates_than_asked_for_repeat_the_last() -> None:
+    mbr = chrf("llama", num_candidates=1)
+    out = generate("llama", mbr, num_return_sequences=2, do_sample=True, return_dict_in_generate=True)
+    assert all(texts[0] == texts[1] for texts in out.texts)
+
+
+@pytest.mark.parametrize("flags", [{}, {"do_sample": True}, {"do_sample": True, "top_k": 50}])
+def test_callers_flags_do_not_change_the_distribution(flags: dict[str, Any]) -> None:
+    plain = generate("m2m100", chrf("m2m100"), return_dict_in_generate=True)
+    flagged = generate("m2m100", chrf("m2m100"), return_dict_in_generate=True, **flags)
+    assert [c.texts for c in plain.candidates] == [c.texts for c in flagged.candidates]
+
+
+def test_conflicts_raise_or_warn() -> None:
+    with pytest.raises(ValueError, match="num_beams=4 conflicts with MBR"):
+        generate("m2m100", chrf("m2m100"), num_beams=4)
+    with pytest.warns(UserWarning, match=r"ignored: temperature=0.5 \(here 1.0\), top_k=7 \(here 0\)"):
+        generate("m2m100", chrf("m2m100"), do_sample=True, temperature=0.5, top_k=7)
+    with pytest.raises(ValueError, match="needs the model's tokenizer"):
+        generate("m2m100", ACPMBR(target="chrf", decoder="mbr"))
+
+
+def test_constraints_of_the_caller_hold() -> None:
+    _, tokenizer = tiny_pair("m2m100")
+    word = tokenizer.convert_tokens_to_ids("katze")
+    out = generate("m2m100", chrf("m2m100"), forced_bos_token_id=word, return_dict_in_generate=True)
+    assert all(text.startswith("katze") for candidates in out.candidates for text in candidates.texts)
+
+
+def test_separate_references_are_drawn_apart() -> None:
+    mbr = chrf("m2m100", num_references=15, references_config=GenerationConfig(do_sample=True, temperature=0.5))
+    out = generate("m2m100", mbr, return_dict_in_generate=True)
+    for candidates, references, decision in zip(out.candidates, out.references, out.decisions, strict=True):
+        assert references.total == 15
+        assert references.texts != candidates.texts
+        assert decision.text == mbr.rerank(candidates, references=references).text
+
+
+def test_candidates_from_outside_are_chosen_from() -> None:
+    given = [["a dog ran home", "a dog ran home", "we all see"], ["the sun"], {"hier": 2, "ein hund": 1}]
+    out = generate("llama", chrf("llama"), candidates=given, return_dict_in_generate=True)
+    assert [texts[0] for texts in out.texts] == ["a dog ran home", "the sun", "hier"]
+    assert out.model_rows == 0
+    _, tokenizer = tiny_pair("llama")
+    assert tokenizer.decode(out.sequences[0], skip_special_tokens=True).endswith("a dog ran home")
+    with pytest.raises(ValueError, match="one list of texts for each of the 3 sources"):
+        generate("llama", chrf("llama"), candidates=given[:2])
+
+
+def test_beams_of_a_beam_search_can_be_the_candidates(caplog: pytest.LogCaptureFixture) -> None:
+    mbr = chrf("m2m100", generation_config=GenerationConfig(num_beams=5))
+    out = generate("m2m100", mbr, return_dict_in_generate=True)
+    assert all(candidates.total == 5 for candidates in out.candidates)
+    assert "num_beams=5" in caplog.text
+
+
+class SourceAware:
+    """Scores 1 if the hypothesis has as many words as the source; notes what sources it saw."""
+
+    higher_is_better = True
+    needs_source = True
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def score(self, hypotheses: list[str], references: list[str], sources: list[str] | None = None) -> np.ndarray:
+        assert sources is not None
+        self.seen |= set(sources)
+        return np.array([float(len(h.split()) == len(s.split())) for h, s in zip(hypotheses, sources, strict=True)])
+
+
+@pytest.mark.parametrize("kind", ["m2m100", "llama"])
+def test_source_aware_utilities_get_the_source(kind: str) -> None:
+    read_back, given = SourceAware(), SourceAware()
+    _, tokenizer = tiny_pair(kind)
+    generate(kind, ACPMBR(tokenizer, target=read_back, decoder="mbr", num_candidates=5))
+    assert read_back.seen == set(TEXTS)
+    named = ["one", "two", "three"]
+    generate(kind, ACPMBR(tokenizer, target=given, decoder="mbr", num_candidates=5), sources=named)
+    assert given.seen == set(named)
+    with pytest.raises(ValueError, match="sources must be a list of 3 strings"):
+        generate(kind, ACPMBR(tokenizer, target=given, decoder="mbr", num_candidates=5), sources=named[:1])
+
+
+def test_chat_templates_score_only_the_continuation() -> None:
+    model, tokenizer = tiny_pair("qwen3")
+    inputs = encode(tokenizer, TEXTS, prompt="see {source}", chat=True)
+    out = model.generate(**inputs, custom_generate=chrf("qwen3"), max_new_tokens=4, return_dict_in_generate=True)
+    assert tokenizer.decode(inputs["input_ids"][0]).endswith("</s> <s>")
+    assert all(len(text.split()) <= 4 for candidates in out.candidates for text in candidates.texts)
+
+
+def test_encoder_outputs_alone_are_enough() -> None:
+    model, tokenizer = tiny_pair("m2m100")
+    inputs = encode(tokenizer, TEXTS)
+    with torch.no_grad():
+        encoded = model.get_encoder()(**inputs)
+    ids = model.generate(
+        encoder_outputs=encoded,
+        attention_mask=inputs["attention_mask"],
+        custom_generate=chrf("m2m100"),
+        max_new_tokens=4,
+    )
+    assert ids.shape[0] == 3
+
+
+def test_text_generation_pipeline() -> None:
+    model, tokenizer = tiny_pair("llama")
+    chat = pipeline("text-generation", model=copy.deepcopy(model), tokenizer=tokenizer, device="cpu")
+    with pytest.warns(UserWarning, match="sampling settings given to generate are ignored: temperature=0.7"):
+        (result,) = chat("a dog ran", custom_generate=chrf("llama"), max_new_tokens=6, return_full_text=False)
+    expected = generate("llama", chrf("llama"), ["a dog ran"], return_dict_in_generate=True)
+    assert result["generated_text"].strip() == expected.texts[0][0]
+
+
+def test_log_probabilities_of_equal_texts_add_up() -> None:
+    out = generate("llama", chrf("llama"), return_dict_in_generate=True)
+    for candidates in out.candidates:
+        assert isinstance(candidates, Candidates)
+        assert candidates.logprobs is not None
+        assert np.exp(candidates.logprobs).sum() <= 1 + 1e-6
