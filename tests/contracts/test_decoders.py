@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,3 +235,14 @@ def test_by_name_through_the_front_door(name):
     got = mbr.rerank(drawn)
     assert got.text in drawn
     assert f"decoder:{name}" in got.signature
+
+
+@every_decoder
+def test_the_documentation_has_its_name_options_and_paper(name):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "decoders.md").read_text(encoding="utf-8")
+    line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+    if CASES[name].stages is dict:
+        for option in dataclasses.fields(decoder_class(name)):
+            assert f"`{option.name}`" in line
+    for paper in re.findall(r"arxiv\.org/abs/[\d.]+\d", decoder_class(name).__doc__ or "")[:1]:
+        assert paper in line
