@@ -59,9 +59,11 @@ class Gain:
 
     @classmethod
     def of(cls, utility: Utility, values: FloatArray) -> Gain:
+        # A callable may give 0–100 without saying so; unscaled, λ and γ would then mean next to nothing.
+        scale = utility.scale if utility.scale_known else max(1.0, float(np.abs(values).max(initial=0.0)))
         if utility.higher_is_better:
-            return cls(1.0, 0.0, utility.scale)
-        return cls(-1.0, float(values.max()) if values.size else 0.0, utility.scale)
+            return cls(1.0, 0.0, scale)
+        return cls(-1.0, float(values.max(initial=0.0)), scale)
 
     def apply(self, values: FloatArray) -> FloatArray:
         return np.asarray((self.sign * values + self.shift) / self.scale)

@@ -103,8 +103,10 @@ class Utility(ABC):
     name: str
     higher_is_better: bool = True
     scale: float = 1.0
+    scale_known: bool = True  # False: nobody has said, so whoever needs it looks at the scores
     parameters: int = 0
     needs_source: bool = False
+    takes_source: bool = False  # works without the source, and uses it where there is one
     needs_reference: bool = True
     symmetric: bool = False
     can_aggregate: bool = False

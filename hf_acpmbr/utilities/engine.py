@@ -46,7 +46,7 @@ class Scorer:
         self._hypotheses = _number(hypotheses, index, "hypotheses")
         self._references = _number(references, index, "references")
         self.texts = list(index)
-        self.sources = list(sources or ()) if utility.needs_source else []
+        self.sources = list(sources or ()) if utility.needs_source or utility.takes_source else []
         self._keys, self._values = _NO_INTS, _NO_FLOATS
         self._kernel: Kernel | None = None
         self._cache = None if utility.cache is None else ScoreCache(utility.cache, utility.signature)
@@ -238,8 +238,9 @@ def _aligned_columns(
     if utility.needs_source and sources is None:
         raise ValueError(f"utility {utility.name!r} needs sources")
     refs: Sequence[str] = references if references is not None and utility.needs_reference else [""] * total
-    srcs: Sequence[str] = sources if sources is not None and utility.needs_source else []
-    if len(refs) != total or (utility.needs_source and len(srcs) != total):
+    used = utility.needs_source or utility.takes_source
+    srcs: Sequence[str] = sources if sources is not None and used else []
+    if len(refs) != total or (sources is not None and used and len(srcs) != total):
         raise ValueError(
             f"hypotheses, references and sources must be equally long, got {total}, {len(refs)} and {len(srcs)}"
         )

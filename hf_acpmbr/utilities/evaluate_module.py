@@ -19,7 +19,7 @@ class EvaluateUtility(Utility):
         module: an `evaluate.EvaluationModule`, or what `evaluate.load` takes.
         output_key: the field that holds one number for each pair; default: the first of `scores`, `f1`, `score`.
         higher_is_better: direction of its values.
-        scale: the span that corresponds to 1.0.
+        scale: the span that corresponds to 1.0; None takes the largest score seen, if that is above 1.
         symmetric: True if swapping prediction and reference changes nothing.
         compute_options: further arguments of its compute() (such as `lang="de"`).
     """
@@ -30,7 +30,7 @@ class EvaluateUtility(Utility):
         *,
         output_key: str | None = None,
         higher_is_better: bool = True,
-        scale: float = 1.0,
+        scale: float | None = None,
         symmetric: bool = False,
         parameters: int = 0,
         compute_options: dict[str, Any] | None = None,
@@ -43,7 +43,8 @@ class EvaluateUtility(Utility):
             module = evaluate.load(module)
         self.module = module
         self.output_key = output_key
-        self.higher_is_better, self.scale, self.symmetric = higher_is_better, float(scale), symmetric
+        self.higher_is_better, self.symmetric = higher_is_better, symmetric
+        self.scale, self.scale_known = (1.0, False) if scale is None else (float(scale), True)
         self.parameters = parameters
         self.compute_options = dict(compute_options or {})
         fields = _feature_names(module)

@@ -170,6 +170,22 @@ def test_lower_is_better_never_makes_a_row_without_scores_look_good(center):
         assert got.index in got.observed.rows
 
 
+def test_a_callable_in_percent_is_completed_as_one_in_units():
+    """λ and γ are the paper's, for scores up to 1: a plain callable that says nothing is judged by what it gives."""
+    target, guide = matrices()
+
+    def look_up(matrix, times):
+        return lambda hypotheses, references: times * matrix[[int(h) for h in hypotheses], [int(r) for r in references]]
+
+    texts = [str(i) for i in range(60)]
+    decoder = ACPMBR(AgreementALS(agreement=1.0), balanced, Budget(per_row=2), (Budget(per_row=16),))
+    unit = decoder.decode(texts, target=look_up(target / target.max(), 1), guides=look_up(guide, 1))
+    percent = decoder.decode(texts, target=look_up(target / target.max(), 100), guides=look_up(guide, 100))
+    seen = unit.observed.values.max()
+    np.testing.assert_allclose(percent.expected / 100, unit.expected, atol=0.05 * (1 - seen) + 1e-2)
+    assert percent.index == unit.index
+
+
 def test_lower_is_better_ranks_by_the_lowest():
     drawn = draws(8)
     a, b = MBR().decode(drawn, target=Overlap()), MBR().decode(drawn, target=Errors())
