@@ -12,6 +12,7 @@ from .base import Completer, Completion, ConvergenceWarning
 COMPLETERS = {
     "als": "als:ALS",
     "agreement-als": "agreement_als:AgreementALS",
+    "transfer": "transfer:Transfer",
 }
 
 

@@ -1,0 +1,192 @@
+"""Variational Bayes for a matrix with row effects, column effects and a low-rank part.
+
+    x_ij = a_i + c_j + u_iᵀv_j + ε_ij,   ε ~ N(0, σ²),
+    a_i ~ N(ā_i, τ_a),  c_j ~ N(c̄_j, τ_c),  u_ik ~ N(ū_ik, τ_k),  v_jk ~ N(v̄_jk, τ′_k)
+
+with q(rows)·q(columns) in the place of the posterior. A half-sweep is the one of ALS with Σ E[v vᵀ] instead of Σ v vᵀ
+and with a ridge of its own for every factor; the variances are the expected squares under q, so a factor that the
+scores do not support shrinks away ("Variational Bayesian Approach to Movie Rating Prediction", Lim & Teh 2007).
+
+Rows are kept as (a_i, u_i, 1) and columns as (1, v_j, c_j): their inner product is the whole prediction. The long axis
+comes last, (d+2, N), as in `_normal_equations`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ..candidates import FloatArray, IntArray
+from ._normal_equations import Dense, Observations, Thin
+
+_CHUNK = 2**18
+_INVERSE_CHUNK = 256
+_FLOOR = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Means (d+1, n) of one side's effect and factors, and their variances (d+1,)."""
+
+    mean: FloatArray
+    variance: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The posterior of one side: means (d+1, n) and covariances (d+1, d+1, n) of its effect and its factors.
+
+    Rows have the effect first and the fixed 1 last, columns the fixed 1 first and the effect last.
+    """
+
+    mean: FloatArray
+    covariance: FloatArray
+    is_rows: bool
+
+    @classmethod
+    def at(cls, mean: FloatArray, is_rows: bool) -> Block:
+        """Without uncertainty."""
+        d, n = mean.shape
+        return cls(mean, np.zeros((d, d, n)), is_rows)
+
+    @cached_property
+    def vectors(self) -> FloatArray:
+        """(d+2, n) with the fixed 1."""
+        one = np.ones((1, self.mean.shape[1]))
+        return np.concatenate([self.mean, one] if self.is_rows else [one, self.mean])
+
+    @cached_property
+    def packed_moments(self) -> FloatArray:
+        """((d+2)(d+3)/2, n) the upper triangle of E[vector vectorᵀ]."""
+        size = len(self.vectors)
+        first, second = np.triu_indices(size)
+        moments = self.vectors[first] * self.vectors[second]
+        fixed = size - 1 if self.is_rows else 0
+        free = (first != fixed) & (second != fixed)
+        shift = 0 if self.is_rows else 1
+        moments[free] += self.covariance[first[free] - shift, second[free] - shift]
+        return np.asarray(moments)
+
+    @property
+    def effects(self) -> FloatArray:
+        """(n,)"""
+        return self.mean[0 if self.is_rows else -1]
+
+    @property
+    def factors(self) -> FloatArray:
+        """(d, n)"""
+        return self.mean[1:] if self.is_rows else self.mean[:-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Σ_j E[vector vectorᵀ] (packed) and Σ_j x_ij E[vector] over the observed entries of every row (or column)."""
+
+    packed: FloatArray
+    moment: FloatArray
+
+    @classmethod
+    def over(cls, side: Thin | Dense, fixed: Block) -> Sums:
+        packed, moment = side.sums(fixed.packed_moments, fixed.vectors)
+        return cls(np.asarray(packed, dtype=np.float64), np.asarray(moment, dtype=np.float64))
+
+    def posterior(self, prior: Prior, noise: float, seen: npt.NDArray[np.bool_], is_rows: bool) -> Block:
+        """Means and covariances of the moving side; what has no score keeps its prior."""
+        size = len(self.moment)
+        free = np.arange(size - 1) + (0 if is_rows else 1)
+        constant = size - 1 if is_rows else 0
+        place = np.empty((size, size), dtype=np.intp)
+        first, second = np.triu_indices(size)
+        place[first, second] = place[second, first] = np.arange(len(first))
+        every = bool(seen.all())
+        packed, moment, center = (a if every else a[:, seen] for a in (self.packed, self.moment, prior.mean))
+        precision = 1.0 / prior.variance
+        covariance = packed[place[np.ix_(free, free)]]
+        covariance /= noise
+        covariance.reshape(-1, covariance.shape[2])[::size] += precision[:, None]
+        invert(covariance)
+        right = (moment[free] - packed[place[free, constant]]) / noise + center * precision[:, None]
+        mean = np.einsum("abn,bn->an", covariance, right)
+        if every:
+            return Block(mean, covariance, is_rows)
+        block = Block(prior.mean.copy(), np.diag(prior.variance)[:, :, None].repeat(len(seen), axis=2), is_rows)
+        block.mean[:, seen], block.covariance[:, :, seen] = mean, covariance
+        return block
+
+    def squared_error(self, moving: Block, square_sum: float) -> float:
+        """E Σ_obs (x − prediction)², from the sums alone."""
+        first, second = np.triu_indices(len(self.moment))
+        twice = np.where(first == second, 1.0, 2.0)
+        quadratic = twice @ np.einsum("pn,pn->p", self.packed, moving.packed_moments)
+        return max(square_sum + float(quadratic - 2 * np.vdot(self.moment, moving.vectors)), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear:
+    """The state of a fit: both sides, their priors and the noise. `sweep` moves rows, columns, then the variances."""
+
+    rows: Block
+    columns: Block
+    row_prior: Prior
+    column_prior: Prior
+    noise: float
+
+    def sweep(self, data: Observations, learn_variances: bool) -> tuple[Bilinear, float]:
+        """The state after one sweep, and the mean expected squared error of the observed entries."""
+        sums = Sums.over(data.rows, self.columns)
+        rows = sums.posterior(self.row_prior, self.noise, data.seen[0], True)
+        sums = Sums.over(data.columns, rows)
+        columns = sums.posterior(self.column_prior, self.noise, data.seen[1], False)
+        error = sums.squared_error(columns, data.square_sum) / data.count
+        moved = replace(self, rows=rows, columns=columns)
+        if learn_variances:
+            moved = replace(
+                moved,
+                noise=max(error, _FLOOR),
+                row_prior=Prior(self.row_prior.mean, _spread(rows, self.row_prior)),
+                column_prior=Prior(self.column_prior.mean, _spread(columns, self.column_prior)),
+            )
+        return moved, error
+
+    def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        """(k,) predictions of single entries."""
+        return inner(self.rows.vectors, self.columns.vectors, rows, columns)
+
+
+def _spread(block: Block, prior: Prior) -> FloatArray:
+    """(d+1,) expected squares of the deviations from the prior means: the variances that fit best."""
+    squares = np.square(block.mean - prior.mean) + np.einsum("aan->an", block.covariance)
+    return np.asarray(squares.mean(axis=1) + _FLOOR)
+
+
+def inner(left: FloatArray, right: FloatArray, rows: IntArray, columns: IntArray) -> FloatArray:
+    """(k,) left[:, rows]·right[:, columns] of factors (d, N) and (d, M), in chunks that bound the memory."""
+    out = np.empty(len(rows))
+    by_row, by_column = np.ascontiguousarray(left.T), np.ascontiguousarray(right.T)
+    for start in range(0, len(rows), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        out[part] = np.einsum("kd,kd->k", by_row[rows[part]], by_column[columns[part]])
+    return out
+
+
+def invert(systems: FloatArray) -> None:
+    """Invert a batch of symmetric positive definite (d, d, n) systems in place.
+
+    Gauss-Jordan sweeps without pivoting, vectorised over the batch in pieces that stay in the cache: calling LAPACK for
+    each small system takes several times as long.
+    """
+    for start in range(0, systems.shape[2], _INVERSE_CHUNK):
+        view = systems[:, :, start : start + _INVERSE_CHUNK]
+        work = np.ascontiguousarray(view)
+        for k in range(len(work)):
+            pivot = 1.0 / work[k, k]
+            column = work[:, k] * pivot
+            row = work[k].copy()
+            work -= column[:, None] * row[None]
+            work[k] = column
+            work[:, k] = column
+            work[k, k] = -pivot
+        np.negative(work, out=view)
