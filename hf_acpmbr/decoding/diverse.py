@@ -15,7 +15,7 @@ from ..matrix import Pairs
 from ..utilities import Utility, as_utility
 from ._checks import check_number, check_whole
 from ._ranking import best_first, gains
-from .base import Decoder, Problem
+from .base import Decoder, Gain, Problem
 from .decision import Decision
 
 
@@ -55,7 +55,7 @@ class DiverseMBR(Decoder):
         observed = problem.score(target, Pairs.full(problem.shape))
         matrix = observed.values.reshape(problem.shape)
         expected = matrix @ problem.references.weights
-        value = gains(target.utility, expected) / target.utility.scale
+        value = gains(target.utility, expected) / Gain.of(target.utility, observed.values).scale
         similarity = self._similarity(problem)
         with problem.timed("selection"):
             chosen = diverse_set(value, similarity, self.size, self.diversity, self.exchanges)
@@ -91,8 +91,9 @@ class DiverseMBR(Decoder):
         assert problem.target is not None
         scorer = problem.among_candidates(self._alike or problem.target.utility)
         every = np.arange(n)
-        scores = gains(scorer.utility, problem.score_block(scorer, every, every)) / scorer.utility.scale
-        return np.asarray((scores + scores.T) / 2)
+        scores = problem.score_block(scorer, every, every)
+        alike = gains(scorer.utility, scores) / Gain.of(scorer.utility, scores).scale
+        return np.asarray((alike + alike.T) / 2)
 
 
 def objective(value: FloatArray, similarity: FloatArray, chosen: IntArray, diversity: float) -> float:

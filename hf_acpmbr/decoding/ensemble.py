@@ -10,7 +10,7 @@ import numpy as np
 from ..candidates import FloatArray
 from ..matrix import Pairs
 from ._ranking import gains
-from .base import Decoder, Problem
+from .base import Decoder, Gain, Problem
 from .decision import Decision
 
 _METHODS = ("mean", "rank")
@@ -62,7 +62,8 @@ class EnsembleMBR(Decoder):
         for scorer, scores in zip(scorers, observed, strict=True):
             mean = gains(scorer.utility, scores.values.reshape(problem.shape) @ problem.references.weights)
             ranked = self.method == "rank"
-            opinions.append(beaten(mean, problem.candidates.weights) if ranked else mean / scorer.utility.scale)
+            scale = Gain.of(scorer.utility, scores.values).scale
+            opinions.append(beaten(mean, problem.candidates.weights) if ranked else mean / scale)
         return self._decision(
             problem,
             weights @ np.stack(opinions),

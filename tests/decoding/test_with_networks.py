@@ -1,0 +1,54 @@
+"""Decoders that need more of a utility than scores, on random networks in the public checkpoint formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hf_acpmbr.decoding import MBR, AggregationMBR, CentroidMBR, HalvingMBR, QEFilterMBR, QERerank
+from hf_acpmbr.utilities import Utility, load_utility
+
+from ..utilities.checkpoints import SENTENCES, write_comet
+
+SOURCE, DRAWN = SENTENCES[8], [*SENTENCES[:6], *SENTENCES[2:5], SENTENCES[3]]
+
+
+@pytest.fixture(scope="module")
+def comet(tmp_path_factory: pytest.TempPathFactory) -> Utility:
+    folder: Path = tmp_path_factory.mktemp("comet")
+    return load_utility(str(write_comet(folder, 6, class_identifier="regression_metric")))
+
+
+@pytest.fixture(scope="module")
+def kiwi(tmp_path_factory: pytest.TempPathFactory) -> Utility:
+    folder: Path = tmp_path_factory.mktemp("kiwi")
+    options = {"class_identifier": "unified_metric", "input_segments": ["mt", "src"], "sent_layer": "mix"}
+    return load_utility(str(write_comet(folder, 1, **options)))
+
+
+def test_comet_by_averages_and_centroids_becomes_mbr_at_full_size(comet):
+    full = MBR().decode(DRAWN, target=comet, source=SOURCE)
+    for decoder in (AggregationMBR(partitions=len(DRAWN)), CentroidMBR(centroids=6, weighted=True)):
+        got = decoder.decode(DRAWN, target=comet, source=SOURCE)
+        np.testing.assert_allclose(got.expected, full.expected, atol=1e-6)
+        assert got.text == full.text
+
+
+def test_one_average_and_few_centroids_cost_few_calls(comet):
+    assert AggregationMBR().decode(DRAWN, target=comet, source=SOURCE).total_calls == 6
+    assert CentroidMBR(centroids=2).decode(DRAWN, target=comet, source=SOURCE).total_calls == 12
+    assert HalvingMBR(reduction=5).decode(DRAWN, target=comet, source=SOURCE).total_calls <= 20
+
+
+def test_reranking_and_filtering_by_a_quality_estimator(comet, kiwi):
+    scores = dict(zip(SENTENCES, kiwi.score(SENTENCES, None, [SOURCE] * len(SENTENCES)), strict=True))
+    got = QERerank().decode(DRAWN, target=kiwi, source=SOURCE)
+    assert got.text == max(DRAWN, key=scores.__getitem__)
+    kept = sorted(set(DRAWN), key=lambda text: -scores[text])[:3]
+    among = [text for text in DRAWN if text in kept]
+    filtered = QEFilterMBR(keep=3).decode(DRAWN, target=comet, guides=kiwi, source=SOURCE)
+    assert filtered.text == MBR().decode(among, target=comet, source=SOURCE).text
+    with pytest.raises(ValueError, match="needs the source text"):
+        QERerank().decode(DRAWN, target=kiwi)
