@@ -99,13 +99,15 @@ def _load(args: argparse.Namespace) -> tuple[Any, Any]:
 
 def _language(args: argparse.Namespace, tokenizer: Any) -> dict[str, int]:
     """Source language set in the tokenizer, target language as the forced first token."""
-    if args.source_language:
-        tokenizer.src_lang = args.source_language
-    if not args.target_language:
+    default = ("en", "de") if args.model == "embedded" else (None, None)
+    source, target = args.source_language or default[0], args.target_language or default[1]
+    if source:
+        tokenizer.src_lang = source
+    if not target:
         return {}
     if hasattr(tokenizer, "get_lang_id"):
-        return {"forced_bos_token_id": tokenizer.get_lang_id(args.target_language)}
-    token = tokenizer.convert_tokens_to_ids(args.target_language)
+        return {"forced_bos_token_id": tokenizer.get_lang_id(target)}
+    token = tokenizer.convert_tokens_to_ids(target)
     if token is None or token == tokenizer.unk_token_id:
-        raise ValueError(f"--target-language {args.target_language!r} is no token of this tokenizer")
+        raise ValueError(f"--target-language {target!r} is no token of this tokenizer")
     return {"forced_bos_token_id": token}
