@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from evaluation.benchmarks.candidate_lists import SHARED, candidate_lists
-from hf_acpmbr import Candidates, load_utility
+from hf_acpmbr import ACPMBR, Candidates, load_utility
 from hf_acpmbr.utilities import MatrixUtility, Utility
 
 Array = npt.NDArray[np.float64]
@@ -79,7 +80,6 @@ def strings(number: int, count: int) -> CaseSet:
 
 def embedded(count: int) -> CaseSet:
     """Samples of the embedded translator, judged by the embedded utility and guided by its distilled version."""
-    from hf_acpmbr import ACPMBR
     from hf_acpmbr.embedded import load_translator
 
     try:
@@ -87,20 +87,26 @@ def embedded(count: int) -> CaseSet:
         target, guide = load_utility("embedded"), load_utility("embedded-d1")
     except (FileNotFoundError, ValueError, OSError) as reason:
         raise Missing(f"the embedded models are not here: {reason}") from reason
+    cases = sampled(model, tokenizer, target, guide, count)
+    return CaseSet("embedded models (guide: its distilled version)", cases, guide.parameters / target.parameters)
+
+
+def sampled(model: Any, tokenizer: Any, target: Utility, guide: Utility, count: int) -> list[Case]:
+    """`count` samples of each sentence by a many-to-many translator."""
     tokenizer.src_lang = "en"
-    sampler = ACPMBR(tokenizer, decoder="map", num_candidates=count)
+    draw = ACPMBR(tokenizer, decoder="map", num_candidates=count)
     cases = []
     for sentence in SENTENCES:
-        inputs = tokenizer(sentence, return_tensors="pt")
         output = model.generate(
-            **inputs,
+            **tokenizer(sentence, return_tensors="pt"),
             forced_bos_token_id=tokenizer.get_lang_id("de"),
-            custom_generate=sampler,
+            max_new_tokens=64,
+            custom_generate=draw,
             return_dict_in_generate=True,
         )
-        candidates = output.decisions[0].candidates
+        candidates = output.candidates[0]
         cases.append(Case(candidates, target, guide, full_matrix(target, candidates, sentence), sentence))
-    return CaseSet("embedded models (guide: its distilled version)", cases, guide.parameters / target.parameters)
+    return cases
 
 
 def full_matrix(utility: Utility, candidates: Candidates, source: str | None) -> Array:

@@ -12,7 +12,10 @@ import pytest
 
 from evaluation.benchmarks import decoders, peers, peers_worker
 from evaluation.benchmarks.candidate_lists import BUILT_IN, candidate_lists, word_graph_samples
-from evaluation.benchmarks.decoder_sets import Missing, stored_matrices
+from evaluation.benchmarks.decoder_sets import SENTENCES, Missing, sampled, stored_matrices
+from hf_acpmbr import load_utility
+
+from ..models import tiny_pair
 
 
 def test_word_graph_samples_come_as_often_as_their_probability_says():
@@ -85,3 +88,16 @@ def test_our_part_of_the_comparison(tmp_path, monkeypatch):
     assert all(result["text"] in texts and result["cpu"] >= 0 for result in results[1:])
     assert peers.agreement(tasks[1], results[1], results[1]).startswith("same decision")
     assert "ours 0.00" in peers.agreement(tasks[3], results[1], results[1])
+
+
+def test_samples_of_a_translator_become_cases(monkeypatch):
+    model, tokenizer = tiny_pair("m2m100")
+    monkeypatch.setattr(tokenizer, "get_lang_id", lambda language: 5, raising=False)
+    target, guide = load_utility("chrf"), load_utility("bleu")
+    cases = sampled(model, tokenizer, target, guide, count=12)
+    assert len(cases) == len(SENTENCES)
+    for case in cases:
+        assert case.candidates.total == 12
+        assert case.candidates.logprobs is not None
+        assert case.matrix.shape == (len(case.candidates),) * 2
+    assert decoders.measure(decoders.decoder_class("map")(), decoders.CaseSet("x", cases, 1.0), seeds=1)["cost"] == 0
