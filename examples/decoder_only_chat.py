@@ -1,0 +1,40 @@
+"""A decoder-only chat model: left padding, a chat template, and a utility that compares only what the model wrote.
+
+No such model is embedded in the package, so name one:
+
+    python examples/decoder_only_chat.py --model Qwen/Qwen3-0.6B
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_acpmbr import ACPMBR
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", required=True, help="hub id or folder of a chat model")
+parser.add_argument("--target", default="chrf", help="utility that decides")
+parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
+parser.add_argument("--num-candidates", type=int, default=64)
+parser.add_argument("--max-new-tokens", type=int, default=64)
+args = parser.parse_args()
+
+model = AutoModelForCausalLM.from_pretrained(args.model, dtype="auto").eval()
+tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
+tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+
+sources = ["The cat sleeps on the sofa.", "Where is the station?"]
+chats = [
+    [{"role": "user", "content": f"Translate into German, answer with the translation only: {s}"}] for s in sources
+]
+inputs = tokenizer.apply_chat_template(
+    chats, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True
+)
+inputs.pop("token_type_ids", None)
+mbr = ACPMBR(tokenizer, target=args.target, distilled=args.distilled, num_candidates=args.num_candidates)
+ids = model.generate(**inputs, max_new_tokens=args.max_new_tokens, custom_generate=mbr, sources=sources)
+written = ids[:, inputs["input_ids"].shape[1] :]  # generate returns the prompt as well
+for source, text in zip(sources, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
+    print(f"{source} → {text}")

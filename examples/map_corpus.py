@@ -1,0 +1,49 @@
+"""A corpus: `Dataset.map` adds the chosen text and its expected utility, and the result goes to a parquet file.
+
+The rows are the same for any number of processes and any batch size.
+
+    python examples/map_corpus.py --output translated.parquet --num-proc 2
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from datasets import Dataset, load_dataset
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_acpmbr import ACPMBR
+from hf_acpmbr.embedded import load_translator
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator")
+parser.add_argument("--target", default="chrf", help="utility that decides")
+parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
+parser.add_argument("--input", help="text file, one source a line; default: a few sentences")
+parser.add_argument("--output", default="translated.parquet")
+parser.add_argument("--num-candidates", type=int, default=128)
+parser.add_argument("--max-new-tokens", type=int, default=64)
+parser.add_argument("--num-proc", type=int, default=1)
+args = parser.parse_args()
+
+if args.model == "embedded":
+    model, tokenizer = load_translator()
+else:
+    model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+options = {"max_new_tokens": args.max_new_tokens}
+if hasattr(tokenizer, "get_lang_id"):  # M2M100: languages are tokens
+    tokenizer.src_lang = "en"
+    options["forced_bos_token_id"] = tokenizer.get_lang_id("de")
+
+if args.input:
+    data = load_dataset("text", data_files=args.input, split="train").rename_column("text", "source")
+else:
+    data = Dataset.from_dict({"source": ["Good morning!", "Tom is reading a book.", "It is raining.", "See you soon."]})
+
+mbr = ACPMBR(tokenizer, target=args.target, distilled=args.distilled, num_candidates=args.num_candidates)
+translate = mbr.map_fn(model, nbest=3, generate=options)
+data = data.map(translate, batched=True, batch_size=4, num_proc=args.num_proc if args.num_proc > 1 else None)
+data.to_parquet(args.output)
+for row in data:
+    print(f"{row['source']} → {row['prediction']} ({row['prediction_utility']:.2f})")

@@ -1,0 +1,103 @@
+"""Every example runs, as a user would start it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.models import tiny_pair
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SMALL = ["--num-candidates", "8", "--max-new-tokens", "5"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {}
+    for kind in ("m2m100", "llama"):
+        made[kind] = tmp_path_factory.mktemp(kind)
+        for part in tiny_pair(kind):
+            part.save_pretrained(made[kind])
+    return made
+
+
+def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch, cwd: Path) -> None:
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_every_example_has_a_test() -> None:
+    tested = {"drop_in_generate.py", "rerank_strings.py", "map_corpus.py", "accelerate_inference.py"}
+    tested |= {"decoder_only_chat.py", "hub_generate.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+
+
+@pytest.mark.parametrize("name", ["drop_in_generate.py", "hub_generate.py"])
+def test_encoder_decoder_examples(
+    name: str,
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    run(name, "--model", str(folders["m2m100"]), *SMALL, monkeypatch=monkeypatch, cwd=tmp_path)
+    assert capsys.readouterr().out
+
+
+def test_rerank_strings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("rerank_strings.py", monkeypatch=monkeypatch, cwd=tmp_path)
+    assert "Die Katze schläft auf dem Sofa." in capsys.readouterr().out
+
+
+def test_map_corpus_writes_parquet(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    (tmp_path / "in.txt").write_text("a dog ran\nthe cat sat\n", encoding="utf-8")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    options = ["--model", str(folders["m2m100"]), "--output", "out.parquet", *SMALL]
+    run("map_corpus.py", *options, monkeypatch=monkeypatch, cwd=tmp_path)
+    data = Dataset.from_parquet(str(tmp_path / "out.parquet"), cache_dir=str(tmp_path / "cache"))
+    assert data.column_names[:3] == ["source", "prediction", "prediction_utility"]
+
+
+def test_decoder_only_chat(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("decoder_only_chat.py", "--model", str(folders["llama"]), *SMALL, monkeypatch=monkeypatch, cwd=tmp_path)
+    assert "Where is the station? →" in capsys.readouterr().out
+
+
+def test_accelerate_in_one_process(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--model", str(folders["m2m100"]), "--cpu", *SMALL]
+    run("accelerate_inference.py", *options, monkeypatch=monkeypatch, cwd=tmp_path)
+    assert capsys.readouterr().out.count("→") == 5
+
+
+@pytest.mark.slow
+def test_accelerate_gives_the_same_lines_in_one_process_and_in_two(folders: dict[str, Path], tmp_path: Path) -> None:
+    script = [str(EXAMPLES / "accelerate_inference.py"), "--model", str(folders["m2m100"]), "--cpu", *SMALL]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29611"]
+    outputs = []
+    for start in ([], launcher):
+        done = subprocess.run(
+            [sys.executable, *start, *script],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        outputs.append([line for line in done.stdout.splitlines() if "→" in line])
+    assert len(outputs[0]) == 5
+    assert outputs[0] == outputs[1]
