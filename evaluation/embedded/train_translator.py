@@ -82,6 +82,7 @@ def export(model: M2M100ForConditionalGeneration, tokenizer: M2M100Tokenizer, fo
     """fp16 safetensors with the tokenizer's files, as `AutoModelForSeq2SeqLM` and `AutoTokenizer` load them."""
     half = M2M100ForConditionalGeneration(model.config)
     half.load_state_dict(model.state_dict())
+    half.generation_config.max_length = half.config.max_position_embeddings // 2
     half.half().save_pretrained(folder)
     tokenizer.src_lang = "en"
     tokenizer.save_pretrained(folder)

@@ -39,4 +39,5 @@ def load_translator(**options: Any) -> tuple[M2M100ForConditionalGeneration, M2M
             "`python -m evaluation.embedded.train_translator` and copy its `model` folder there"
         )
     model = AutoModelForSeq2SeqLM.from_pretrained(TRANSLATOR, **options)
-    return model.eval(), AutoTokenizer.from_pretrained(TRANSLATOR)
+    tokenizer: Any = AutoTokenizer.from_pretrained(TRANSLATOR)
+    return model.eval(), tokenizer

@@ -1,0 +1,115 @@
+"""The demo's picture: the matrices of one sentence side by side, and error against cost over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ..candidates import FloatArray
+from ..generate import ACPMBR
+from ..matrix import ObservedScores, Pairs
+from ..utilities import MatrixUtility
+
+if TYPE_CHECKING:
+    from .demo import Demo, Example
+
+SCORES_PER_ROW = (0.5, 1, 2, 4, 8)
+COMPLETION_SETTINGS = ("rank", "regularization", "agreement", "max_sweeps", "tolerance", "center", "seed", "completer")
+
+
+def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
+    """Write the picture to `path`; the sentence shown is the one with the most different candidates."""
+    shown = max(examples, key=lambda example: len(example.candidates))
+    decision = shown.decisions["AC-PMBR"]
+    order = shown.decisions["MBR"].ranking
+    figure = Figure(figsize=(17, 3.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 5, width_ratios=[1, 1, 1, 1, 1.35])
+    figure.suptitle(f"{shown.source}  →  {decision.text}", fontsize=11)
+    low, high = np.quantile(shown.truth, [0.02, 0.98])
+    panels: list[tuple[str, FloatArray | None, tuple[float | None, float | None]]] = [
+        (f"{demo.target.name}: scored", _dense(decision.observed), (low, high)),
+        (f"{demo.distilled.name}: scored", _dense(decision.guides[0] if decision.guides else None), (None, None)),
+        (f"completed (MSE {_error(decision.completion_error)})", decision.matrix, (low, high)),
+        (f"all {shown.truth.size:,} true scores", shown.truth, (low, high)),
+    ]
+    for axis, (title, matrix, (vmin, vmax)) in zip(axes, panels, strict=False):
+        axis.set_title(title, fontsize=10)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.set_facecolor("0.93")
+        if matrix is not None:
+            axis.imshow(matrix[np.ix_(order, order)], vmin=vmin, vmax=vmax, interpolation="nearest")
+    axes[0].set_ylabel("candidates, best first")
+    axes[0].set_xlabel("pseudo-references")
+    _draw_errors(axes[4], examples, demo)
+    figure.savefig(path, dpi=130)
+
+
+def _dense(observed: ObservedScores | None) -> FloatArray | None:
+    """(N, M) with NaN where nothing was scored."""
+    if observed is None:
+        return None
+    dense = np.full(observed.pairs.shape, np.nan)
+    dense[observed.pairs.rows, observed.pairs.columns] = observed.values
+    return dense
+
+
+def _error(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def _draw_errors(axis: Any, examples: Sequence[Example], demo: Demo) -> None:
+    """Mean squared error of PMBR and AC-PMBR against the part of full MBR's cost that they spend."""
+    # Few different candidates are scored completely even by small budgets: they say nothing about completion.
+    varied = [example for example in examples if len(example.candidates) > 2 * SCORES_PER_ROW[-1]] or list(examples)
+    worlds = [(example, *_stored(example, demo)) for example in varied]
+    for name in ("PMBR", "AC-PMBR"):
+        points = [
+            np.mean([_point(name, budget, demo, *world) for world in worlds], axis=0) for budget in SCORES_PER_ROW
+        ]
+        axis.plot(*np.transpose(points), marker="o", markersize=3, label=name)
+    axis.set(xlabel="cost (part of full MBR)", ylabel="MSE of the completed matrix", xscale="log", yscale="log")
+    axis.set_title(f"mean of {len(varied)} sentence(s)", fontsize=10)
+    axis.legend()
+
+
+def _point(
+    name: str, scores_per_row: float, demo: Demo, example: Example, target: MatrixUtility, guide: MatrixUtility
+) -> tuple[float, float]:
+    """(cost, error) of one method at one budget on one sentence."""
+    guides = [guide] if name == "AC-PMBR" else []
+    settings = demo.methods[name].config.to_dict()
+    options: dict[str, Any] = {setting: settings[setting] for setting in COMPLETION_SETTINGS}
+    method = ACPMBR(target=target, distilled=guides, **options | _budgets(name, scores_per_row, demo))
+    found = method.decoder.decode(
+        example.candidates, target=target, guides=guides, seed=method.config.seed, full_matrix=example.truth
+    )
+    full = demo.cost({demo.target.name: example.truth.size})
+    return demo.cost(found.calls) / full, found.completion_error or 0.0
+
+
+def _stored(example: Example, demo: Demo) -> tuple[MatrixUtility, MatrixUtility]:
+    """Both utilities' full matrices, so that many budgets cost no further calls."""
+    texts = example.candidates.texts
+    shape = example.truth.shape
+    pairs = Pairs.full(shape)
+    guide = demo.distilled.prepare(texts, texts, example.source)(pairs.rows, pairs.columns).reshape(shape)
+    target, distilled = demo.target, demo.distilled
+    return (
+        MatrixUtility(example.truth, texts, name=target.name, scale=target.scale, parameters=target.parameters),
+        MatrixUtility(guide, texts, name=distilled.name, scale=distilled.scale, parameters=distilled.parameters),
+    )
+
+
+def _budgets(name: str, scores_per_row: float, demo: Demo) -> dict[str, float]:
+    """PMBR spends twice AC-PMBR's target scores; AC-PMBR spends the other half on its guide, as in the paper."""
+    if name == "PMBR":
+        return {"scores_per_row": 2.0 * scores_per_row}
+    config = demo.methods[name].config
+    ratio = (config.distilled_scores_per_row or 0.0) / (config.scores_per_row or 1.0)
+    return {"scores_per_row": scores_per_row, "distilled_scores_per_row": ratio * scores_per_row}

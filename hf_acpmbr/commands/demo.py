@@ -1,0 +1,210 @@
+"""`acpmbr demo`: the embedded models at work, and what AC-PMBR saves."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..candidates import Candidates, FloatArray
+from ..decoding import Decision
+from ..generate import ACPMBR
+from ..utilities import Utility, load_utility
+
+HELP = "translate a few sentences with the embedded models and show what AC-PMBR saves"
+
+SENTENCES: dict[str, tuple[str, ...]] = {
+    "de": (
+        "The children are playing in the garden.",
+        "I would like to buy a ticket to Berlin.",
+        "My sister forgot her umbrella on the train.",
+        "Could you tell me where the station is?",
+        "We have been waiting for you for two hours.",
+        "He was so tired that he fell asleep at once.",
+    ),
+    "en": (
+        "Morgen fahren wir mit dem Zug nach Hamburg.",
+        "Er hat mir ein interessantes Buch geschenkt.",
+        "Warum hast du mich gestern nicht angerufen?",
+        "Das Wetter war so schlecht, dass wir zu Hause blieben.",
+        "Meine Mutter kocht jeden Sonntag für die ganze Familie.",
+        "Ich weiß nicht, ob sie die Wahrheit sagt.",
+    ),
+}
+OTHER_LANGUAGE = {"de": "en", "en": "de"}
+TARGET, DISTILLED = "chrf", "bleu"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the demo."""
+    parser.add_argument("--source", help="your own sentence instead of the built-in ones")
+    parser.add_argument("--to", choices=("de", "en"), default="de", help="language to translate --source into")
+    parser.add_argument("--target", default=TARGET, help=f"utility that decides (default {TARGET})")
+    parser.add_argument("--distilled", default=DISTILLED, help=f"cheaper utility that guides it (default {DISTILLED})")
+    parser.add_argument("--candidates", type=int, default=64, help="samples for each sentence (default 64)")
+    parser.add_argument("--preset", choices=("low", "high"), default="high", help="the paper's setting (default high)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--picture", default="acpmbr_demo.png", help="file of the picture; '' for none")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one method chose; `expected` is the true expected utility, `error` the completed matrix's squared error."""
+
+    method: str
+    text: str
+    expected: float
+    calls: dict[str, int]
+    seconds: float
+    cost: float
+    error: float | None
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sentence: its candidates, all target scores, and the choices and decisions of the methods."""
+
+    source: str
+    to: str
+    candidates: Candidates
+    truth: FloatArray
+    choices: tuple[Choice, ...]
+    decisions: dict[str, Decision]
+    sampling_seconds: float
+
+
+class Demo:
+    """The embedded translator with MAP, MBR, PMBR and AC-PMBR.
+
+    Args:
+        target, distilled: names of the two utilities.
+        candidates: samples for each sentence.
+        preset: "low" or "high".
+        seed: same seed, same samples and pairs.
+    """
+
+    def __init__(self, target: str, distilled: str, candidates: int, preset: str, seed: int) -> None:
+        from ..embedded import load_translator
+
+        self.model: Any
+        self.model, self.tokenizer = load_translator()
+        self.target: Utility = load_utility(target)
+        self.distilled: Utility = load_utility(distilled)
+        common: dict[str, Any] = {"target": self.target, "num_candidates": candidates, "seed": seed}
+        self.methods = {
+            "MBR": ACPMBR(self.tokenizer, decoder="mbr", **common),
+            "PMBR": ACPMBR(self.tokenizer, preset=preset, **common),
+            "AC-PMBR": ACPMBR(self.tokenizer, distilled=self.distilled, preset=preset, **common),
+        }
+
+    def translate(self, source: str, to: str) -> Example:
+        """All methods on one sentence, over the same samples."""
+        self.tokenizer.src_lang = OTHER_LANGUAGE[to]
+        inputs = self.tokenizer(source, return_tensors="pt")
+        limits = {"max_new_tokens": 2 * inputs["input_ids"].shape[1] + 10}
+        limits["forced_bos_token_id"] = self.tokenizer.get_lang_id(to)
+        start = time.perf_counter()
+        found = self.model.generate(**inputs, num_beams=5, do_sample=False, **limits)
+        beam_seconds = time.perf_counter() - start
+        output: Any = self.model.generate(
+            **inputs, custom_generate=self.methods["MBR"], return_dict_in_generate=True, **limits
+        )
+        pool: Candidates = output.candidates[0]
+        exact: Decision = output.decisions[0]
+        truth = exact.matrix
+        assert truth is not None
+        beam = self.tokenizer.batch_decode(found, skip_special_tokens=True)[0]
+        worth = float(self.target.score([beam] * len(pool), pool.texts) @ pool.weights)
+        decisions = {"MBR": exact}
+        for name in ("PMBR", "AC-PMBR"):
+            method = self.methods[name]
+            decisions[name] = method.decoder.decode(
+                pool, target=method.target, guides=method.guides, seed=method.config.seed, full_matrix=truth
+            )
+        choices = [Choice("MAP (beam 5)", beam, worth, {}, beam_seconds, 0.0, None)]
+        choices += [self._choice(name, decision, exact) for name, decision in decisions.items()]
+        return Example(source, to, pool, truth, tuple(choices), decisions, float(output.seconds["sampling"]))
+
+    def _choice(self, name: str, decision: Decision, exact: Decision) -> Choice:
+        return Choice(
+            name,
+            decision.text,
+            float(exact.expected[decision.index]),
+            dict(decision.calls),
+            sum(decision.seconds.values()),
+            self.cost(decision.calls),
+            decision.completion_error,
+        )
+
+    def cost(self, calls: Any) -> float:
+        """Calls weighted by parameters (metrics without parameters count as one another)."""
+        sizes = {utility.name: max(utility.parameters, 1) for utility in (self.target, self.distilled)}
+        return float(sum(sizes[name] * count for name, count in calls.items()))
+
+
+def describe(example: Example, target: Utility) -> str:
+    """The table of one sentence."""
+    n = len(example.candidates)
+    lines = [
+        f"{OTHER_LANGUAGE[example.to]}→{example.to}  {example.source}",
+        f"       {n} different of {example.candidates.total} samples, drawn in {example.sampling_seconds:.2f} s",
+    ]
+    full = next(choice.cost for choice in example.choices if choice.method == "MBR")
+    width = max(len(choice.text) for choice in example.choices)
+    for choice in example.choices:
+        calls = " + ".join(f"{count:,} {name}" for name, count in choice.calls.items()) or "no"
+        line = f"  {choice.method:<13}{choice.text:<{width}}  {_percent(choice.expected, target)}"
+        line += f"  {choice.seconds:6.2f} s  {calls} calls"
+        if choice.error is not None:
+            line += f", {1 - choice.cost / full:.0%} saved, MSE {choice.error:.1f}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def summarise(examples: Sequence[Example], target: Utility) -> str:
+    """Averages over all sentences."""
+    lines = [
+        f"Over {len(examples)} sentences (expected {target.name} of the choice on a 0–100 scale, as all pairs tell it):"
+    ]
+    for k, method in enumerate(choice.method for choice in examples[0].choices):
+        row = [example.choices[k] for example in examples]
+        full = [next(c for c in example.choices if c.method == "MBR") for example in examples]
+        line = f"  {method:<13}{_percent(float(np.mean([c.expected for c in row])), target)}"
+        line += f"  {sum(c.seconds for c in row):6.2f} s  {sum(sum(c.calls.values()) for c in row):7,} calls"
+        errors = [c.error for c in row if c.error is not None]
+        if errors:
+            saved = 1 - sum(c.cost for c in row) / sum(c.cost for c in full)
+            same = sum(c.text == other.text for c, other in zip(row, full, strict=True))
+            line += f", {saved:.0%} of the cost saved, MSE {np.mean(errors):.1f}, MBR's choice {same} times"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _percent(value: float, target: Utility) -> str:
+    return f"{100 * value / target.scale:5.1f}"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Translate, print the tables, draw the picture."""
+    start = time.perf_counter()
+    demo = Demo(args.target, args.distilled, args.candidates, args.preset, args.seed)
+    built_in = [(text, to) for to, texts in SENTENCES.items() for text in texts]
+    examples = []
+    for text, to in [(args.source, args.to)] if args.source else built_in:
+        examples.append(demo.translate(text, to))
+        print(describe(examples[-1], demo.target), end="\n\n", flush=True)
+    print(summarise(examples, demo.target))
+    if args.picture:
+        try:
+            from ._demo_picture import draw
+        except ImportError:
+            print("no picture: it needs matplotlib (pip install 'hf-acpmbr[demo]')")
+        else:
+            draw(examples, demo, args.picture)
+            print(f"picture: {args.picture}")
+    print(f"{time.perf_counter() - start:.0f} s in all")
+    return 0
