@@ -9,6 +9,9 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable, Utility
+from .ter_edits import count_edits
+
+_PAIRS_AT_ONCE = 512  # pairs whose shifts are searched together
 
 
 class TER(Utility):
@@ -62,13 +65,17 @@ class TER(Utility):
 
 class _TERKernel:
     def __init__(self, words: Sequence[list[str]]) -> None:
-        self.words = words
+        index: dict[str, int] = {}
+        self.words = [np.array([index.setdefault(w, len(index)) for w in text], dtype=np.int64) for text in words]
+        self.sizes = np.array([text.size for text in self.words], dtype=np.int64)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        from sacrebleu.metrics.lib_ter import translation_edit_rate
-
-        out = np.empty(hypotheses.size)
-        for k, (h, r) in enumerate(zip(hypotheses.tolist(), references.tolist(), strict=True)):
-            edits, length = translation_edit_rate(self.words[h], self.words[r])
-            out[k] = 100.0 * (edits / length if length else float(edits > 0))
-        return out
+        edits = self.sizes[hypotheses].copy()  # against an empty reference every word is an edit
+        filled = np.flatnonzero(self.sizes[references] > 0)
+        for start in range(0, filled.size, _PAIRS_AT_ONCE):
+            part = filled[start : start + _PAIRS_AT_ONCE]
+            pairs = [(self.words[h], self.words[r]) for h, r in zip(hypotheses[part], references[part], strict=True)]
+            edits[part] = count_edits(pairs)
+        lengths = self.sizes[references]
+        rate = np.where(lengths > 0, edits / np.maximum(lengths, 1), edits > 0)
+        return np.asarray(100.0 * rate, dtype=np.float64)
