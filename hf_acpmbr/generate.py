@@ -131,7 +131,10 @@ class ACPMBR:
             for row, (pool, source) in enumerate(zip(pools, texts, strict=True))
         ]
         output = assemble(request, self.tokenizer, decisions, others, rows + more_rows, seconds)
-        return output if generation_config.return_dict_in_generate else output.sequences
+        if generation_config.return_dict_in_generate:
+            return output
+        sequences: torch.Tensor = output["sequences"]
+        return sequences
 
     def map_fn(self, model: Any, **options: Any) -> Callable[[dict[str, list[Any]]], dict[str, list[Any]]]:
         """A function for `datasets.Dataset.map(..., batched=True)`; the options are those of `MapFunction`."""

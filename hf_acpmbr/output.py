@@ -15,7 +15,7 @@ from .sampling import Request
 
 
 @dataclass
-class MBROutput(ModelOutput):  # type: ignore[no-untyped-call]
+class MBROutput(ModelOutput):
     """The choices for S sources, k of each (`num_return_sequences`), best first.
 
     Args:

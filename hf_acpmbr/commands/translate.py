@@ -79,6 +79,8 @@ def _load(args: argparse.Namespace) -> tuple[Any, Any]:
     """Model in eval mode on its device, and its tokenizer, padding on the side the model needs."""
     import torch
 
+    model: Any
+    tokenizer: Any
     if args.model == "embedded":
         from ..embedded import load_translator
 

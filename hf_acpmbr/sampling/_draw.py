@@ -9,7 +9,7 @@ import torch
 
 from ..candidates import FloatArray, IntArray
 
-_MAX_ENTRIES = 1 << 22  # survivors handled at once: 32 MB a float64 array, whatever the vocabulary
+_MAX_ENTRIES = 1 << 22  # handled at once: 32 MB a float64 array, whatever the vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,61 +45,85 @@ def draw(logits: torch.Tensor, scores: torch.Tensor, row_of: IntArray, uniforms:
 
 
 def _invert(scores: torch.Tensor, row_of: IntArray, uniforms: FloatArray) -> tuple[IntArray, FloatArray]:
+    """(c,) token and its log-probability for every sample, in float64."""
     device = torch.device("cpu") if scores.device.type == "mps" else scores.device  # mps has no float64
     scores = scores.to(device)
+    top = scores.amax(dim=-1, keepdim=True)
+    _check(top)
     keep = scores > -torch.inf
     survivors = keep.sum(dim=-1)
-    _check(scores, survivors)
+    few = int(survivors.sum()) < keep.numel() // 4
     tokens = np.empty(row_of.shape, dtype=np.int64)
     log_q = np.empty(row_of.shape, dtype=np.float64)
-    for start, end in _row_blocks(survivors.cpu().numpy()):
+    entries = survivors.cpu().numpy() if few else np.full(len(scores), scores.shape[1])
+    for start, end in _row_blocks(entries):
         low, high = np.searchsorted(row_of, [start, end])
-        tokens[low:high], log_q[low:high] = _invert_block(
-            scores[start:end],
-            keep[start:end],
-            survivors[start:end],
-            torch.as_tensor(row_of[low:high] - start, device=device),
-            torch.as_tensor(uniforms[low:high], device=device),
-        )
+        row = torch.as_tensor(row_of[low:high] - start, device=device)
+        u = torch.as_tensor(uniforms[low:high], device=device)
+        invert = _invert_few if few else _invert_many
+        tokens[low:high], log_q[low:high] = invert(scores[start:end] - top[start:end], keep[start:end], row, u)
     return tokens, log_q
 
 
-def _invert_block(
-    scores: torch.Tensor, keep: torch.Tensor, survivors: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
+# In both, all rows share one ascending array, row + cumulative probability, so that one search serves every sample.
+
+
+def _invert_few(
+    scores: torch.Tensor, keep: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
 ) -> tuple[IntArray, FloatArray]:
-    """All rows share one sorted array: row + cumulative probability, so that one search serves every sample."""
+    """Where most tokens are cut: on the survivors alone."""
     rows, columns = keep.nonzero(as_tuple=True)
     values = scores[rows, columns].double()
-    values = values - scores.amax(dim=-1).double()[rows]
     running = values.exp().cumsum(0)
-    ends = survivors.cumsum(0)
+    ends = keep.sum(dim=-1).cumsum(0)
     before = torch.cat([running.new_zeros(1), running[ends - 1]])
     totals = before.diff()
     position = rows + (running - before[rows]) / totals[rows]
     hits = torch.searchsorted(position, row_of + uniforms, right=True)
-    hits = torch.minimum(torch.maximum(hits, (ends - survivors)[row_of]), ends[row_of] - 1)
+    starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+    hits = torch.minimum(torch.maximum(hits, starts[row_of]), ends[row_of] - 1)
     log_q = values[hits] - totals.log()[row_of]
     return columns[hits].cpu().numpy(), log_q.cpu().numpy()
 
 
-def _row_blocks(survivors: IntArray) -> list[tuple[int, int]]:
-    """Consecutive rows that together have at most _MAX_ENTRIES survivors (at least one row each)."""
+def _invert_many(
+    scores: torch.Tensor, keep: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
+) -> tuple[IntArray, FloatArray]:
+    """Where most tokens survive: on the whole vocabulary, without gathering. A token of probability 0 is never hit,
+    since the array does not rise there."""
+    size = scores.shape[1]
+    scores = scores.double()
+    position = scores.exp().cumsum_(dim=-1)
+    totals = position[:, -1].clone()
+    position.div_(totals[:, None]).add_(torch.arange(len(scores), device=scores.device)[:, None])
+    hits = torch.searchsorted(position.view(-1), row_of + uniforms, right=True)
+    tokens = hits - row_of * size
+    if bool((tokens >= size).any()):  # row + u was rounded up to row + 1
+        last = size - 1 - keep.flip(-1).int().argmax(dim=-1)
+        tokens = torch.minimum(tokens, last[row_of])
+    log_q = scores[row_of, tokens] - totals.log()[row_of]
+    return tokens.cpu().numpy(), log_q.cpu().numpy()
+
+
+def _row_blocks(entries: IntArray) -> list[tuple[int, int]]:
+    """Consecutive rows that together have at most _MAX_ENTRIES entries (at least one row each)."""
     blocks, start, held = [], 0, 0
-    for row, count in enumerate(survivors.tolist()):
+    for row, count in enumerate(entries.tolist()):
         if held and held + count > _MAX_ENTRIES:
             blocks.append((start, row))
             start, held = row, 0
         held += count
-    blocks.append((start, len(survivors)))
+    blocks.append((start, len(entries)))
     return blocks
 
 
-def _check(scores: torch.Tensor, survivors: torch.Tensor) -> None:
-    if bool((survivors == 0).any()) or bool((scores == torch.inf).any()):
-        bad = int((torch.isnan(scores) | (scores == torch.inf)).any(dim=-1).sum())
-        cause = (
-            f"{bad} rows hold NaN or +inf: run the model in float32 or bfloat16"
-            if bad
-            else "the logits processors leave no token to draw: loosen the constraints"
+def _check(top: torch.Tensor) -> None:
+    """`top`: (U, 1) highest score of each row; NaN and +inf show here, and so does a row without any token."""
+    empty = int((top == -torch.inf).sum())
+    broken = int((~top.isfinite()).sum()) - empty
+    if broken:
+        raise ValueError(f"the logits of {broken} prefixes hold NaN or +inf: run the model in float32 or bfloat16")
+    if empty:
+        raise ValueError(
+            f"the logits processors leave no token to draw for {empty} prefixes: loosen the constraints on the output"
         )
-        raise ValueError(f"the next-token distribution is empty for {int((survivors == 0).sum())} prefixes; {cause}")
