@@ -95,9 +95,9 @@ def source_texts(tokenizer: Any, request: Request, given: Sequence[str] | None, 
 
 
 def encode(
-    tokenizer: Any, texts: Sequence[str], *, device: Any = None, prompt: str = "{source}", chat: bool = False
+    tokenizer: Any, texts: Sequence[str], model: Any, *, prompt: str = "{source}", chat: bool = False
 ) -> dict[str, torch.Tensor]:
-    """A padded batch (left for decoder-only models, as the tokenizer is told by `padding_side`).
+    """A batch for `model`, on its device, padded on the right for an encoder and on the left for a decoder alone.
 
     Args:
         prompt: what the model reads, with {source} in the place of the text.
@@ -109,9 +109,10 @@ def encode(
     if chat:
         turns = [[{"role": "user", "content": text}] for text in filled]
         filled = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    batch = tokenizer(filled, return_tensors="pt", padding=True, add_special_tokens=not chat)
+    side = "right" if model.config.is_encoder_decoder else "left"
+    batch = tokenizer(filled, return_tensors="pt", padding=True, padding_side=side, add_special_tokens=not chat)
     batch.pop("token_type_ids", None)
-    return {name: tensor if device is None else tensor.to(device) for name, tensor in batch.items()}
+    return {name: tensor.to(model.device) for name, tensor in batch.items()}
 
 
 def _is_text(tensor: torch.Tensor | None) -> bool:

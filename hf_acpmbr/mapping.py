@@ -39,7 +39,7 @@ class MapFunction:
         if self.source_column not in batch:
             raise ValueError(f"no column {self.source_column!r} in the dataset: name it by source_column=")
         sources = list(batch[self.source_column])
-        inputs = encode(self.mbr.tokenizer, sources, device=self.model.device, prompt=self.prompt, chat=self.chat)
+        inputs = encode(self.mbr.tokenizer, sources, self.model, prompt=self.prompt, chat=self.chat)
         output = self.model.generate(
             **inputs, custom_generate=self.mbr, sources=sources, return_dict_in_generate=True, **self.generate
         )

@@ -63,7 +63,7 @@ def _translate(args: argparse.Namespace, sources: list[str], output: ResumableOu
     options = {"max_new_tokens": args.max_new_tokens, **_language(args, tokenizer), **args.generate}
     with output, progress(len(sources), output.done, args.quiet) as bar:
         for batch in batches(sources, args.batch_size, output.done):
-            inputs = encode(tokenizer, batch, device=model.device, prompt=args.prompt, chat=args.chat)
+            inputs = encode(tokenizer, batch, model, prompt=args.prompt, chat=args.chat)
             out = model.generate(
                 **inputs, custom_generate=mbr, sources=list(batch), return_dict_in_generate=True, **options
             )
@@ -76,7 +76,7 @@ def _translate(args: argparse.Namespace, sources: list[str], output: ResumableOu
 
 
 def _load(args: argparse.Namespace) -> tuple[Any, Any]:
-    """Model in eval mode on its device, and its tokenizer, padding on the side the model needs."""
+    """Model in eval mode on its device, and its tokenizer with something to pad by."""
     import torch
 
     model: Any
@@ -92,9 +92,7 @@ def _load(args: argparse.Namespace) -> tuple[Any, Any]:
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         model = family.from_pretrained(args.model, dtype=args.dtype)
         tokenizer = AutoTokenizer.from_pretrained(args.model)
-    if not model.config.is_encoder_decoder:
-        tokenizer.padding_side = "left"
-        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     return model.to(device).eval(), tokenizer
 

@@ -6,6 +6,7 @@ for what prefix sharing cannot do exactly; `auto` takes the first where it can a
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,6 +39,11 @@ def load_sampler(name: str = "auto", **settings: Any) -> Sampler:
     return sampler
 
 
+@functools.cache  # one line for each reason, not one for each batch
+def _announce(max_rows: int, reason: str) -> None:
+    logger.warning("sampling by plain decoding in chunks of %d rows, because of %s", max_rows, reason)
+
+
 @dataclass(frozen=True)
 class Automatic:
     """Prefix sharing wherever it is exact, chunked decoding otherwise."""
@@ -53,7 +59,7 @@ class Automatic:
         reason = self.obstacle(request)
         if reason is None:
             return load_sampler("prefix-sharing", **settings).sample(request, n)
-        logger.warning("sampling by plain decoding in chunks of %d rows, because of %s", self.max_rows, reason)
+        _announce(self.max_rows, reason)
         return load_sampler("chunked", search=self.search, **settings).sample(request, n)
 
     def obstacle(self, request: Request) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from transformers import GenerationConfig
 
-from hf_acpmbr.sampling import SAMPLERS, Automatic, Truncation, load_sampler
+from hf_acpmbr.sampling import SAMPLERS, Automatic, Truncation, _announce, load_sampler
 from hf_acpmbr.sampling.chunked import Chunked
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
 from tests.models import EOS, tiny_model
@@ -18,6 +18,11 @@ from tests.sampling.enumeration import enumerate_sequences
 from tests.sampling.requests import SOURCES, batch, request
 
 EPSILON = Truncation(epsilon=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _say_it_again() -> None:
+    _announce.cache_clear()
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "llama"])
@@ -86,6 +91,9 @@ def test_row_keyed_processors_choose_chunks_and_say_so(
     with caplog.at_level(logging.WARNING, logger="hf_acpmbr"):
         drawn = Automatic(truncation=EPSILON).sample(asked, 30)
     assert [record.message for record in caplog.records if "depend on the batch row" in record.message]
+    said = len(caplog.records)
+    Automatic(truncation=EPSILON).sample(asked, 2)
+    assert len(caplog.records) == said, "once is enough"
     if "encoder_no_repeat_ngram_size" in settings:
         assert all(not set(ids) & set(source) for source, x in zip(SOURCES, drawn, strict=True) for ids in x.token_ids)
     if "prefix_allowed_tokens_fn" in settings:

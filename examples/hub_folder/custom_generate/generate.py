@@ -17,5 +17,4 @@ def generate(model, tokenizer=None, target="chrf", distilled=(), mbr_settings=No
     if tokenizer is None:
         raise ValueError("pass the model's tokenizer: model.generate(..., tokenizer=tokenizer)")
     mbr = ACPMBR(tokenizer, target=target, distilled=distilled, **(mbr_settings or {}))
-    unused = ("assistant_model", "streamer", "synced_gpus", "negative_prompt_ids", "negative_prompt_attention_mask")
-    return model.generate(custom_generate=mbr, **{k: v for k, v in kwargs.items() if k not in unused or v is not None})
+    return model.generate(custom_generate=mbr, **kwargs)
