@@ -122,6 +122,15 @@ class ObservedScores:
         """The same pairs with other values."""
         return replace(self, values=values)
 
+    def merged(self, other: ObservedScores) -> ObservedScores:
+        """With the scores of other pairs of the same matrix, none of them scored in both."""
+        if other.shape != self.shape:
+            raise ValueError(f"scores of {other.shape} cannot be merged with scores of {self.shape}")
+        flat = np.concatenate([self.pairs.flat, other.pairs.flat])
+        order = np.argsort(flat, kind="stable")
+        values = np.concatenate([self.values, other.values])[order]
+        return ObservedScores(Pairs.from_flat(flat[order], self.shape), values)
+
     def dense(self, fill: float = np.nan) -> FloatArray:
         """(N, M) with `fill` where nothing was observed."""
         out = np.full(self.shape, fill, dtype=np.float64)

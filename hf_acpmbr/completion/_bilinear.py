@@ -73,7 +73,7 @@ class Block:
     @property
     def effects(self) -> FloatArray:
         """(n,)"""
-        return self.mean[0 if self.is_rows else -1]
+        return np.asarray(self.mean[0 if self.is_rows else -1])
 
     @property
     def factors(self) -> FloatArray:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from .base import BudgetLike, CompleterLike, Decoder, ObservationLike, Problem, exact_decision
+import numpy as np
+
+from ..matrix import ObservedScores
+from ..utilities import Scorer
+from .base import BudgetLike, CompleterLike, Decoder, Gain, ObservationLike, Problem, exact_decision
 from .decision import Decision
-from .pmbr import _name, _settings, completed_decision
+from .pmbr import _name, _settings, completed_decision, guide_gains
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class ACPMBR(Decoder):
 
     Args:
         completer: completes the target's matrix with the guides' help (`hf_acpmbr.completion`).
-        observe: which pairs to score (`hf_acpmbr.observation`).
+        observe: which pairs to score (`hf_acpmbr.observation`). One that has a `plan` asks for the target's pairs in
+            rounds, given what the completer makes of the scores so far.
         budget: how many by the target.
         guide_budgets: how many by each guide; one for all guides, or one for each.
     """
@@ -43,17 +48,57 @@ class ACPMBR(Decoder):
     def _decide(self, problem: Problem) -> Decision:
         assert problem.target is not None
         budgets = self._budgets_for(len(problem.guides))
-        plan = self.observe(problem.shape, self.budget.pairs(problem.shape, problem.drawn), problem.seed_for(0))
-        if plan.complete:
+        pairs = self.budget.pairs(problem.shape, problem.drawn)
+        if pairs >= problem.shape[0] * problem.shape[1]:
             return exact_decision(self, problem, problem.target)
-        jobs = [(problem.target, plan)]
+        jobs: list[Any] = []
         rates = [(problem.target, self.budget.rate(problem.drawn[1]))]
         for k, (guide, budget) in enumerate(zip(problem.guides, budgets, strict=True), start=1):
-            pairs = budget.pairs(problem.shape, problem.drawn)
-            jobs.append((guide, self.observe(problem.shape, pairs, problem.seed_for(k))))
+            count = budget.pairs(problem.shape, problem.drawn)
+            jobs.append((guide, self.observe(problem.shape, count, problem.seed_for(k))))
             rates.append((guide, budget.rate(problem.drawn[1])))
-        observed, *guides = problem.score_all(jobs)
+        if hasattr(self.observe, "plan"):
+            return self._in_rounds(problem, pairs, problem.score_all(jobs), rates)
+        plan = self.observe(problem.shape, pairs, problem.seed_for(0))
+        observed, *guides = problem.score_all([(problem.target, plan), *jobs])
         return completed_decision(self, problem, self.completer, observed, guides, rates)
+
+    def _in_rounds(
+        self, problem: Problem, budget: int, guides: Sequence[ObservedScores], rates: Sequence[tuple[Scorer, float]]
+    ) -> Decision:
+        """Score what the plan asks for, complete, and let the plan ask again."""
+        assert problem.target is not None
+        if not hasattr(self.completer, "learn"):
+            raise ValueError(
+                f"observation {_name(self.observe)!r} needs a completer that knows how sure it is, "
+                f"got {_name(self.completer)}: choose completer='transfer'"
+            )
+        weights, counts = problem.references.weights, problem.candidates.counts
+        plan = self.observe.plan(problem.shape, budget, weights, counts, problem.seed_for(0))  # type: ignore[attr-defined]
+        with problem.timed("completion"):
+            learnt = self.completer.learn(guide_gains(problem, guides))
+            mean, deviation = learnt.expected(weights, problem.shape[0]), np.zeros(problem.shape[0])
+        observed: ObservedScores | None = None
+        while len(pairs := plan.next(mean, deviation)):
+            scores = problem.score(problem.target, pairs)
+            observed = scores if observed is None else observed.merged(scores)
+            with problem.timed("completion"):
+                gain = Gain.of(problem.target.utility, observed.values)
+                completion = learnt.complete(observed.with_values(gain.apply(observed.values)))
+                mean = completion.expected(weights)
+                deviation = np.sqrt(completion.row_variance(weights, relative=True))
+        assert observed is not None
+        return self._decision(
+            problem,
+            gain.undo(mean),
+            plan.status,
+            deciding=problem.target,
+            rates=rates,
+            matrix=None if problem.full_matrix is None else gain.undo(completion.matrix),
+            observed=observed,
+            guides=tuple(guides),
+            details={"completion": completion, "gain": gain, "plan": plan},
+        )
 
     def _budgets_for(self, guides: int) -> tuple[BudgetLike, ...]:
         if len(self.guide_budgets) not in (1, guides):

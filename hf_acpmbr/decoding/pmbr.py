@@ -59,11 +59,7 @@ def completed_decision(
         completion = completer.complete(
             observed.with_values(gain.apply(observed.values)),
             None,
-            [
-                scores.with_values(Gain.of(scorer.utility, scores.values).apply(scores.values))
-                for scorer, scores in zip(problem.guides, guides, strict=False)
-            ]
-            or None,
+            guide_gains(problem, guides) or None,
         )
         expected = gain.undo(completion.expected(problem.references.weights))
         matrix = None if problem.full_matrix is None else gain.undo(completion.matrix)
@@ -79,6 +75,14 @@ def completed_decision(
         guides=tuple(guides),
         details={"completion": completion, "gain": gain},
     )
+
+
+def guide_gains(problem: Problem, guides: Sequence[ObservedScores]) -> list[ObservedScores]:
+    """The guides' scores as gains."""
+    return [
+        scores.with_values(Gain.of(scorer.utility, scores.values).apply(scores.values))
+        for scorer, scores in zip(problem.guides, guides, strict=False)
+    ]
 
 
 def _name(stage: object) -> str:

@@ -14,6 +14,7 @@ from .uniform import uniform
 Observation: TypeAlias = Callable[[tuple[int, int], int, int], Pairs]
 
 OBSERVATIONS = {
+    "adaptive": "adaptive:adaptive",
     "balanced": "balanced:balanced",
     "uniform": "uniform:uniform",
 }

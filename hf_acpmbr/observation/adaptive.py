@@ -1,0 +1,185 @@
+"""Spend the target's budget in a few rounds, each on the candidates that can still be the best."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..candidates import FloatArray, IntArray
+from ..matrix import Pairs
+from .balanced import balanced
+
+# How many posterior deviations above its mean a candidate is ranked at when it is decided who goes on.
+_OPTIMISM = 0.5
+# The share of the first round that goes to the candidates drawn most often and not to the guide's favourites: enough to
+# see whether the guide deserves its say.
+_UNGUIDED = 0.25
+# Scores of a text with itself, asked in the first round: two show whether they are all the same.
+_SELF_PAIRS = 2
+_WIDTH = 1.0
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Successive halving on the posterior of a completion.
+
+    The first round takes s ≈ √budget candidates: those that the guide ranks highest and some that were drawn most;
+    every further round half as many, by the posterior. All candidates of a round are scored against the same
+    pseudo-references, drawn by weight without replacement, so that what a pseudo-reference does to every candidate
+    cancels. The guide is the control variate: the completion carries its calibrated estimate, and the target's scores
+    only have to tell the difference.
+
+    Correlated sequential halving: "Ultra Fast Medoid Identification via Correlated Sequential Halving",
+    https://arxiv.org/abs/1906.04356; for MBR without a guide, https://arxiv.org/abs/2401.02749.
+
+    Args:
+        confidence: stop early when the leader is the best with at least this probability; 1 spends the whole budget.
+    """
+
+    confidence: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence <= 1:
+            raise ValueError(f"confidence must be above 0 and at most 1 (1 never stops early), got {self.confidence}")
+
+    def __call__(self, shape: tuple[int, int], budget: int, seed: int) -> Pairs:
+        """Pairs for the guides, of which nothing is known beforehand: a balanced mask."""
+        return balanced(shape, budget, seed)
+
+    def plan(
+        self, shape: tuple[int, int], budget: int, weights: npt.ArrayLike, prominence: npt.ArrayLike, seed: int
+    ) -> AdaptivePlan:
+        """A plan for one source.
+
+        Args:
+            budget: at most so many pairs in all rounds together.
+            weights: (M,) how much every pseudo-reference counts.
+            prominence: (N,) how often every candidate was drawn.
+        """
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1, got {budget}")
+        random = np.random.default_rng(seed)
+        share = np.asarray(weights, dtype=np.float64)
+        # Exponential races: the order of arrival is a draw by weight without replacement.
+        with np.errstate(divide="ignore"):
+            order = np.argsort(random.exponential(size=shape[1]) / share, kind="stable")
+        standing = np.lexsort((random.random(shape[0]), -np.asarray(prominence, dtype=np.float64)))
+        return AdaptivePlan(shape, budget, self.confidence, order, standing)
+
+    def __str__(self) -> str:
+        return f"adaptive({self.confidence:g})"
+
+
+@dataclass(eq=False)
+class AdaptivePlan:
+    """Asks for pairs round by round: `next` with the posterior so far, until it gives none.
+
+    Args:
+        shape: (N, M).
+        budget: pairs in all.
+        confidence: of stopping early.
+        order: (M,) the pseudo-references in the order in which they are used.
+        standing: (N,) the candidates, the most prominent first.
+        sizes: how many candidates took part in every round so far.
+        clear: whether the leader was clear before the budget was spent.
+        spent: pairs asked for so far.
+        finalists: the candidates of the last round.
+    """
+
+    shape: tuple[int, int]
+    budget: int
+    confidence: float
+    order: IntArray
+    standing: IntArray
+    sizes: list[int] = field(default_factory=list)
+    clear: bool = False
+    spent: int = 0
+    finalists: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        self._depth = np.zeros(self.shape[0], dtype=np.int64)
+        self._own = np.empty(0, dtype=np.int64)
+        wide = 2 ** round(math.log2(_WIDTH * math.sqrt(self.budget)))
+        self._start = max(1, min(wide, self.shape[0], self.budget))
+        self._rounds = max(1, math.ceil(math.log2(self._start)))
+
+    def next(self, mean: FloatArray, deviation: FloatArray) -> Pairs:
+        """The pairs of the next round; none when the budget is spent or the leader is clear.
+
+        Args:
+            mean: (N,) what is expected of every candidate, more is better: by the guide at first, then the posterior.
+            deviation: (N,) the posterior's standard deviations, leaving out what moves all candidates alike.
+        """
+        to_go = self._rounds - len(self.sizes)
+        if self.sizes and self.confidence < 1 and confidence_in_leader(mean, deviation) >= self.confidence:
+            self.clear = True
+        if self.clear or to_go <= 0:
+            return Pairs.from_flat(np.empty(0, dtype=np.int64), self.shape)
+        allowance = (self.budget - self.spent) // to_go
+        survivors = self._survivors(mean, deviation, allowance)
+        own = self._self_pairs(survivors, allowance)
+        pairs = self._deepen(survivors, allowance - len(own), own)
+        self.finalists = survivors
+        self.sizes.append(len(survivors))
+        self.spent += len(pairs)
+        return pairs
+
+    @property
+    def status(self) -> str:
+        """How it went, for people."""
+        went = " → ".join(map(str, self.sizes))
+        ended = f"stopped early, the leader is {self.confidence:.4g} sure" if self.clear else "budget spent"
+        return f"{self.spent} of {self.budget} target scores in rounds of {went} candidates, {ended}"
+
+    def _survivors(self, mean: FloatArray, deviation: FloatArray, allowance: int) -> IntArray:
+        n, m = self.shape
+        halved = math.ceil(self._start / 2 ** len(self.sizes))
+        # No more than get one score each, no fewer than can use up what the round may spend.
+        size = min(max(halved, 2, math.ceil(allowance / m)), n, max(allowance, 1))
+        ranked = np.argsort(-(mean + _OPTIMISM * deviation), kind="stable")
+        if self.sizes:
+            return ranked[:size]
+        favourites = ranked[: size - int(_UNGUIDED * size)]
+        others = self.standing[~np.isin(self.standing, favourites)]
+        return np.concatenate([favourites, others[: size - len(favourites)]])
+
+    def _self_pairs(self, survivors: IntArray, allowance: int) -> IntArray:
+        """In a square matrix the first round also asks how some candidates score with themselves."""
+        if self.sizes or self.shape[0] != self.shape[1] or allowance < len(survivors) + _SELF_PAIRS:
+            return np.empty(0, dtype=np.int64)
+        self._own = survivors[:_SELF_PAIRS]
+        return self._own
+
+    def _deepen(self, survivors: IntArray, allowance: int, own: IntArray) -> Pairs:
+        """Bring all survivors to the same depth in the order of pseudo-references, as deep as the allowance reaches."""
+        depths = np.arange(1, self.shape[1] + 1)
+        have = np.sort(self._depth[survivors])
+        # Σ_i max(0, depth − have_i), for every depth at once.
+        below = np.searchsorted(have, depths, side="left")
+        cost = below * depths - np.concatenate([[0], np.cumsum(have)])[below]
+        depth = int(np.searchsorted(cost, allowance, side="right"))
+        counts = np.maximum(depth - self._depth[survivors], 0)
+        rows = np.repeat(survivors, counts)
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts) + self._depth[rows]
+        columns = self.order[place]
+        self._depth[survivors] = np.maximum(self._depth[survivors], depth)
+        asked = np.isin(rows, self._own) & (rows == columns)
+        rows, columns = np.concatenate([rows[~asked], own]), np.concatenate([columns[~asked], own])
+        return Pairs(rows, columns, self.shape)
+
+
+def confidence_in_leader(mean: FloatArray, deviation: FloatArray) -> float:
+    """How sure it is, for normal posteriors, that the highest mean is the best: at least 1 − Σ_i P(i beats it)."""
+    leader = int(np.argmax(mean))
+    others = np.arange(len(mean)) != leader
+    spread = np.sqrt(2 * (np.square(deviation[others]) + deviation[leader] ** 2))
+    gap = mean[leader] - mean[others]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        beaten = [0.5 * math.erfc(z) for z in np.where(spread > 0, gap / spread, np.where(gap > 0, np.inf, 0.0))]
+    return max(0.0, 1.0 - math.fsum(beaten))
+
+
+adaptive = Adaptive()

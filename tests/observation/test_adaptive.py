@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_acpmbr import Candidates
+from hf_acpmbr.completion import ALS
+from hf_acpmbr.completion.transfer import Transfer
+from hf_acpmbr.decoding import ACPMBR
+from hf_acpmbr.observation import Budget, load_observation
+from hf_acpmbr.observation.adaptive import Adaptive, confidence_in_leader
+from hf_acpmbr.utilities import MatrixUtility
+
+
+def play(plan, matrix, noise=0.0, seed=0):
+    """Run a plan against a known matrix with row means of the seen entries as a crude posterior."""
+    random = np.random.default_rng(seed)
+    n = len(matrix)
+    mean, deviation = matrix.mean(1) + random.normal(0, noise, n), np.full(n, 0.5)
+    rounds, total, count = [], np.zeros(n), np.zeros(n)
+    while len(pairs := plan.next(mean, deviation)):
+        rounds.append(pairs)
+        np.add.at(total, pairs.rows, matrix[pairs.rows, pairs.columns])
+        np.add.at(count, pairs.rows, 1)
+        mean = np.where(count > 0, total / np.maximum(count, 1), mean - 0.2)
+        deviation = 0.5 / np.sqrt(count + 1)
+    return rounds
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 900), st.integers(0, 99))
+def test_never_more_than_the_budget_and_no_pair_twice(n, m, budget, seed):
+    random = np.random.default_rng(seed)
+    budget = min(budget, n * m)
+    plan = Adaptive(confidence=1).plan((n, m), budget, random.integers(1, 9, m), random.integers(1, 9, n), seed)
+    rounds = play(plan, random.random((n, m)), noise=0.1, seed=seed)
+    flat = np.concatenate([pairs.flat for pairs in rounds])
+    assert 1 <= len(flat) <= budget
+    assert len(np.unique(flat)) == len(flat) == plan.spent
+    for pairs, size in zip(rounds, plan.sizes, strict=True):
+        assert len(np.unique(pairs.rows)) <= size <= n
+
+
+def test_the_same_seed_asks_for_the_same_pairs():
+    matrix = np.random.default_rng(0).random((30, 25))
+    first, second, third = (
+        play(Adaptive().plan((30, 25), 120, np.ones(25), np.ones(30), seed), matrix) for seed in (5, 5, 6)
+    )
+    assert [p.flat.tolist() for p in first] == [p.flat.tolist() for p in second]
+    assert [p.flat.tolist() for p in first] != [p.flat.tolist() for p in third]
+
+
+def test_survivors_meet_the_same_pseudo_references_and_fewer_of_them_more():
+    matrix = np.random.default_rng(1).random((64, 50))
+    plan = Adaptive(confidence=1).plan((64, 50), 400, np.ones(50), np.ones(64), 0)
+    rounds = play(plan, matrix)
+    assert plan.sizes == sorted(plan.sizes, reverse=True)
+    assert plan.sizes[0] == 16
+    assert plan.sizes[-1] <= 3
+    seen = {row: set() for row in range(64)}
+    for pairs in rounds:
+        for row, column in zip(pairs.rows, pairs.columns, strict=True):
+            seen[row].add(column)
+        survivors = np.unique(pairs.rows)
+        assert all(seen[row] == seen[survivors[0]] for row in survivors)
+
+
+def test_pseudo_references_come_by_weight():
+    weights = np.array([50.0, 1, 1, 1, 1, 1, 1, 1, 1, 1])
+    first = [Adaptive().plan((5, 10), 10, weights, np.ones(5), seed).order[0] for seed in range(200)]
+    assert np.mean(np.array(first) == 0) == pytest.approx(50 / 59, abs=0.08)
+
+
+def test_the_first_round_follows_the_guide_but_hears_the_prominent_too():
+    guide, prominence = np.arange(100.0), np.arange(100.0)[::-1]
+    plan = Adaptive().plan((100, 80), 256, np.ones(80), prominence, 0)
+    rows = np.unique(plan.next(guide, np.zeros(100)).rows)
+    assert len(rows) == 16
+    assert set(rows[rows < 50]) == set(range(np.count_nonzero(rows < 50)))
+    assert set(rows[rows >= 50]) == set(range(100 - np.count_nonzero(rows >= 50), 100))
+    assert np.count_nonzero(rows < 50) >= 4
+    assert np.count_nonzero(rows >= 50) >= 8
+
+
+def test_confidence_is_the_union_bound_of_normal_posteriors():
+    mean, deviation = np.array([1.0, 0.2, 0.5]), np.array([0.3, 0.4, 0.1])
+    expected = 1 - sum(0.5 * math.erfc((1.0 - mean[i]) / math.sqrt(2 * (0.09 + deviation[i] ** 2))) for i in (1, 2))
+    assert confidence_in_leader(mean, deviation) == pytest.approx(expected)
+    assert confidence_in_leader(np.array([1.0, 1.0]), np.zeros(2)) == pytest.approx(0.5)
+    assert confidence_in_leader(np.array([1.0]), np.zeros(1)) == 1.0
+
+
+def test_a_clear_leader_ends_it_early():
+    plan = Adaptive(confidence=0.9).plan((20, 20), 100, np.ones(20), np.ones(20), 0)
+    assert len(plan.next(np.arange(20.0), np.zeros(20)))
+    assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
+    assert plan.clear
+    assert "stopped early" in plan.status
+    assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.1, math.nan])
+def test_impossible_confidence_is_refused(confidence):
+    with pytest.raises(ValueError, match="confidence must be above 0 and at most 1"):
+        Adaptive(confidence=confidence)
+
+
+# -- with the decoder
+
+
+def world(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    quality, parts = rng.normal(size=n), rng.normal(size=(n, 3))
+    target = 0.7 + 0.06 * quality[:, None] + 0.02 * rng.normal(size=n) + 0.02 * parts @ parts.T
+    guide = target + 0.03 * rng.normal(size=(n, 1)) + 0.04 * rng.normal(size=(n, n))
+    target += 0.02 * rng.normal(size=(n, n))
+    candidates = Candidates(tuple(f"t{i}" for i in range(n)), rng.integers(1, 6, n))
+    return target, guide, candidates
+
+
+def decode(target, guide, candidates, confidence=1.0, seed=0, completer=None, sign=1.0):
+    texts = candidates.texts
+    decoder = ACPMBR(completer or Transfer(), Adaptive(confidence), Budget(reduction=64), (Budget(reduction=8),))
+    utilities = (
+        MatrixUtility(sign * matrix, texts, texts, name=name, higher_is_better=sign > 0)
+        for name, matrix in (("target", target), ("guide", guide))
+    )
+    return decoder.decode(candidates, None, *utilities, seed=seed)
+
+
+def regret(decision, target, candidates):
+    expected = target @ candidates.weights
+    return expected.max() - expected[decision.index]
+
+
+def test_adaptive_rounds_beat_masks_of_the_same_size():
+    ours, uniform = [], []
+    for seed in range(2):
+        target, guide, candidates = world(seed=seed)
+        decision = decode(target, guide, candidates, seed=seed)
+        budget = candidates.total**2 // 64
+        assert decision.calls["target"] <= budget
+        assert len(decision.observed) == decision.calls["target"]
+        ours.append(regret(decision, target, candidates))
+        texts = candidates.texts
+        plain = ACPMBR(Transfer(), load_observation("uniform"), Budget(reduction=64), (Budget(reduction=8),))
+        masked = plain.decode(
+            candidates, None, MatrixUtility(target, texts, texts), MatrixUtility(guide, texts, texts), seed=seed
+        )
+        uniform.append(regret(masked, target, candidates))
+    assert np.mean(ours) <= np.mean(uniform)
+
+
+def test_decisions_repeat_and_errors_mirror_gains():
+    target, guide, candidates = world(seed=1)
+    first, second = (decode(target, guide, candidates) for _ in range(2))
+    assert first.index == second.index
+    np.testing.assert_array_equal(first.observed.pairs.flat, second.observed.pairs.flat)
+    errors = decode(target, guide, candidates, sign=-1.0)
+    assert errors.index == first.index
+    np.testing.assert_allclose(errors.expected, -first.expected, atol=1e-6)
+
+
+def test_the_decision_says_that_it_stopped_early():
+    target, guide, candidates = world(seed=2)
+    target[5] += 0.3
+    guide[5] += 0.3
+    decision = decode(target, guide, candidates, confidence=0.95)
+    assert decision.index == 5
+    assert "stopped early" in decision.status
+    assert decision.calls["target"] < candidates.total**2 // 64
+
+
+def test_a_completer_without_uncertainty_is_refused():
+    with pytest.raises(ValueError, match="choose completer='transfer'"):
+        decode(*world(), completer=ALS())
+
+
+def test_by_name():
+    assert isinstance(load_observation("adaptive"), Adaptive)
+    assert len(load_observation("adaptive")((30, 30), 60, 0)) == 60
