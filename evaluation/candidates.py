@@ -1,0 +1,129 @@
+"""Phase 1: the candidates of every source, drawn once and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.phases import Corpus, Phase, Source
+from evaluation.settings import EvaluationSettings, ModelSettings
+from hf_acpmbr import ACPMBR, Candidates, MBRConfig
+from hf_acpmbr.inputs import encode
+
+
+class CandidatesPhase(Phase):
+    """Draws with the package's `custom_generate`; one source at a time, so that no neighbour changes a last digit."""
+
+    name = "candidates"
+    schema: ClassVar[pa.Schema] = pa.schema(
+        {
+            "index": pa.int64(),
+            "texts": pa.list_(pa.string()),
+            "counts": pa.list_(pa.int64()),
+            "token_ids": pa.list_(pa.list_(pa.int32())),
+            "logprobs": pa.list_(pa.float64()),
+            "sampling_logprobs": pa.list_(pa.float64()),
+            "model_rows": pa.int64(),
+        }
+    )
+
+    def __init__(self, corpus: Corpus, folder: Path, settings: EvaluationSettings) -> None:
+        super().__init__(corpus, folder)
+        self.run = settings
+        self.translator: Translator | None = None
+
+    def settings(self) -> Any:
+        return [
+            dataclasses.asdict(self.run.model),
+            dataclasses.asdict(self.run.sampling),
+            self.run.seed,
+            self.corpus.pair,
+        ]
+
+    def start(self, device: str) -> None:
+        self.translator = Translator(self.run, self.corpus.pair, device)
+
+    def stop(self) -> None:
+        self.translator = None
+
+    def source_rows(self, source: Source, given: dict[str, Any]) -> list[dict[str, Any]]:
+        assert self.translator is not None
+        drawn, model_rows = self.translator.sample(source.text)
+        return [
+            {
+                "index": source.index,
+                "texts": drawn.texts,
+                "counts": drawn.counts,
+                "token_ids": None if drawn.token_ids is None else [list(ids) for ids in drawn.token_ids],
+                "logprobs": drawn.logprobs,
+                "sampling_logprobs": drawn.sampling_logprobs,
+                "model_rows": model_rows,
+            }
+        ]
+
+    def by_source(self, shard: int) -> dict[int, Candidates]:
+        return {
+            row["index"]: Candidates(
+                tuple(row["texts"]),
+                np.array(row["counts"]),
+                row["token_ids"],
+                None if row["logprobs"] is None else np.array(row["logprobs"]),
+                None if row["sampling_logprobs"] is None else np.array(row["sampling_logprobs"]),
+            )
+            for row in self.store.read(shard)
+        }
+
+
+class Translator:
+    """A model that draws candidates for one language pair."""
+
+    def __init__(self, settings: EvaluationSettings, pair: str, device: str) -> None:
+        self.model, self.tokenizer = load_model(settings.model, device)
+        self.settings = settings.model
+        self.source_language, self.target_language = pair.split("-")
+        self.arguments = dict(settings.model.generate)
+        if hasattr(self.tokenizer, "src_lang"):
+            self.tokenizer.src_lang = self.source_language
+        if hasattr(self.tokenizer, "get_lang_id"):
+            self.arguments.setdefault("forced_bos_token_id", self.tokenizer.get_lang_id(self.target_language))
+        sampling = dataclasses.asdict(settings.sampling)
+        self.mbr = ACPMBR(self.tokenizer, config=MBRConfig(decoder="map", seed=settings.seed, **sampling))
+
+    def sample(self, text: str) -> tuple[Candidates, int]:
+        """The candidates, and how many decoder rows they took."""
+        languages = {"{source_language}": self.source_language, "{target_language}": self.target_language}
+        prompt = self.settings.prompt
+        for name, language in languages.items():
+            prompt = prompt.replace(name, language)
+        inputs = encode(self.tokenizer, [text], device=self.model.device, prompt=prompt, chat=self.settings.chat)
+        output = self.model.generate(
+            **inputs, custom_generate=self.mbr, sources=[text], return_dict_in_generate=True, **self.arguments
+        )
+        return output.candidates[0], int(output.model_rows)
+
+
+def load_model(settings: ModelSettings, device: str) -> tuple[Any, Any]:
+    """(model in evaluation mode on the device, tokenizer)."""
+    import torch
+    import transformers
+
+    dtype = getattr(torch, settings.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"model.dtype must be a type of torch such as float16, got {settings.dtype!r}")
+    if settings.name == "embedded":
+        from hf_acpmbr.embedded import load_translator
+
+        model, tokenizer = load_translator(dtype=dtype)
+        return model.to(device), tokenizer
+    config = transformers.AutoConfig.from_pretrained(settings.name)
+    encoder_decoder = config.is_encoder_decoder
+    loader = transformers.AutoModelForSeq2SeqLM if encoder_decoder else transformers.AutoModelForCausalLM
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings.name)
+    if not encoder_decoder:
+        tokenizer.padding_side = "left"
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    return loader.from_pretrained(settings.name, dtype=dtype).to(device).eval(), tokenizer

@@ -1,0 +1,126 @@
+"""A table of cells as text, Markdown, LaTeX, CSV and HTML."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place; bold where it is significant."""
+
+    text: str = ""
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A table ready to be printed.
+
+    Args:
+        title: above it.
+        header: names of the columns; those from `numbers` on are right-aligned.
+        rows: cells; None is a rule between blocks.
+        notes: below it.
+        numbers: index of the first column of numbers.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...] | None, ...]
+    notes: tuple[str, ...] = ()
+    numbers: int = 2
+
+    def render(self, form: str) -> str:
+        forms = {"text": self.text, "markdown": self.markdown, "latex": self.latex, "csv": self.csv, "html": self.html}
+        if form not in forms:
+            raise ValueError(f"a table is rendered as one of {', '.join(forms)}, got {form!r}")
+        return forms[form]()
+
+    def text(self) -> str:
+        body = [[cell.text + ("*" if cell.bold else "") for cell in row] for row in self.rows if row is not None]
+        widths = [max(len(line[i]) for line in [list(self.header), *body]) for i in range(len(self.header))]
+
+        def line(cells: list[str]) -> str:
+            padded = [
+                c.ljust(w) if i < self.numbers else c.rjust(w)
+                for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+            ]
+            return "  ".join(padded).rstrip()
+
+        rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+        lines, position = [self.title, line(list(self.header)), rule], 0
+        for row in self.rows:
+            if row is None:
+                lines.append(rule)
+            else:
+                lines.append(line(body[position]))
+                position += 1
+        return "\n".join([*lines, rule, *self.notes])
+
+    def markdown(self) -> str:
+        def line(cells: list[str]) -> str:
+            return "| " + " | ".join(cells) + " |"
+
+        rows = [[f"**{c.text}**" if c.bold and c.text else c.text for c in row] for row in self.rows if row is not None]
+        marks = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
+        lines = [f"### {self.title}", "", line(list(self.header)), line(marks), *map(line, rows)]
+        return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes)]).rstrip() + "\n"
+
+    def latex(self) -> str:
+        form = "l" * self.numbers + "r" * (len(self.header) - self.numbers)
+        lines = [f"% {self.title}", rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
+        lines.append(" & ".join(map(_tex, self.header)) + r" \\ \midrule")
+        for row in self.rows:
+            if row is None:
+                lines.append(r"\midrule")
+            else:
+                cells = [rf"\textbf{{{_tex(c.text)}}}" if c.bold else _tex(c.text) for c in row]
+                lines.append(" & ".join(cells) + r" \\")
+        notes = [f"% {note}" for note in self.notes]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
+
+    def csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows([cell.text for cell in row] for row in self.rows if row is not None)
+        return out.getvalue()
+
+    def html(self) -> str:
+        def cell(tag: str, text: str, i: int, bold: bool = False) -> str:
+            inner = f"<b>{html.escape(text)}</b>" if bold else html.escape(text)
+            return f"<{tag}{' class=n' if i >= self.numbers else ''}>{inner}</{tag}>"
+
+        parts = [
+            "<table><thead><tr>",
+            *(cell("th", name, i) for i, name in enumerate(self.header)),
+            "</tr></thead><tbody>",
+        ]
+        for row in self.rows:
+            if row is None:
+                parts.append("</tbody><tbody>")
+            else:
+                parts += ["<tr>", *(cell("td", c.text, i, c.bold) for i, c in enumerate(row)), "</tr>"]
+        notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in self.notes)
+        return "".join([*parts, "</tbody></table>"]) + notes
+
+
+_TEX = {
+    "&": r"\&",
+    "%": r"\%",
+    "_": r"\_",
+    "#": r"\#",
+    "±": r"$\pm$",
+    "′": "$'$",
+    "–": "--",
+    "γ": r"$\gamma$",
+    "↓": r"$\downarrow$",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
