@@ -20,6 +20,8 @@ MAX_SHIFT_DISTANCE = 50
 BEAM_WIDTH = 25
 MAX_CANDIDATES = 1000
 _CELLS = 1 << 18  # cells of one row of a batch of distance matrices: what fits into the cache
+_SIMILAR = np.log(1.2)  # sizes of one batch differ by no more than a fifth,
+_FEW = 16  # unless there are only so many
 _FAR = 8000  # "infinite" distance in 16 bits
 Table = npt.NDArray[np.int16] | npt.NDArray[np.int32]
 Words = npt.NDArray[np.int32]
@@ -221,18 +223,19 @@ def _padded(rows: Sequence[tuple[IntArray, IntArray]]) -> tuple[Words, IntArray,
 
 
 def _batches(rows: Sequence[tuple[IntArray, IntArray]], table: bool) -> Iterator[IntArray]:
-    """Indices of rows of similar size, as many as a batch may hold."""
+    """Indices of rows of similar size on both sides, as many as a batch may hold."""
     h = np.array([row[0].size for row in rows], dtype=np.int64)
     r = np.array([row[1].size for row in rows], dtype=np.int64)
-    order = np.lexsort((r, h))
+    steps_h, steps_r = (np.floor(np.log(np.maximum(size, 1)) / _SIMILAR).astype(np.int64) for size in (h, r))
+    order = np.lexsort((r, h, steps_r, steps_h))
     start = 0
     while start < order.size:
-        stop = start
-        widest = 0
+        stop, cells = start, 0
         while stop < order.size:
-            widest = max(widest, int(r[order[stop]]) + 1)
-            cells = widest * (stop + 1 - start) * (int(h[order[stop]]) + 1 if table else 1)
-            if stop > start and cells > _CELLS * (16 if table else 1):
+            k, first = order[stop], order[start]
+            cells += (int(r[k]) + 1) * (int(h[k]) + 1 if table else 1)
+            alike = steps_h[k] == steps_h[first] and steps_r[k] == steps_r[first]
+            if stop > start and (cells > _CELLS * (16 if table else 1) or not (alike or stop - start < _FEW)):
                 break
             stop += 1
         yield order[start:stop]

@@ -1,0 +1,184 @@
+"""Loading by name, path and object; each utility as an `evaluate` metric; imports that stay cheap."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hf_acpmbr.utilities import (
+    MatrixUtility,
+    Utility,
+    as_utility,
+    available_utilities,
+    distilled_partners,
+    load_utility,
+)
+from hf_acpmbr.utilities.table import UTILITIES
+
+from .checkpoints import SENTENCES, write_bleurt
+
+MODULE = """
+import datasets
+import evaluate
+
+
+class Lengths(evaluate.Metric):
+    def _info(self):
+        features = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
+        return evaluate.MetricInfo(description="lengths", citation="none", inputs_description="", features=features)
+
+    def _compute(self, predictions, references):
+        values = [abs(len(p) - len(r)) for p, r in zip(predictions, references)]
+        return {"total": sum(values), "lengths": values}
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_and_string_metrics_load_no_heavy_library() -> None:
+    code = (
+        "import sys; from hf_acpmbr.utilities import load_utility; u = load_utility('chrf'); u.score(['a'], ['b']);"
+        "print(hasattr(u, 'encode_all'), sorted({'torch', 'transformers', 'evaluate', 'datasets'} & set(sys.modules)))"
+    )
+    assert run(code) == "False []"
+
+
+def test_a_utility_is_an_evaluate_metric() -> None:
+    import evaluate
+
+    utility = load_utility("chrf")
+    assert isinstance(utility, evaluate.Metric)
+    assert isinstance(utility, evaluate.EvaluationModule)
+    assert isinstance(utility, Utility)
+    result = utility.compute(predictions=SENTENCES[:2], references=SENTENCES[2:4])
+    np.testing.assert_allclose(result["scores"], utility.score(SENTENCES[:2], SENTENCES[2:4]))
+    assert result["mean_score"] == pytest.approx(np.mean(result["scores"]))
+    assert set(utility.features) == {"predictions", "references"}
+    assert "popovic" in utility.citation
+    assert "predictions" in utility.inputs_description
+    combined = evaluate.combine([utility, load_utility("bleu")])
+    assert set(combined.compute(predictions=["a b"], references=["a c"])) >= {"chrf_scores", "bleu_scores"}
+    assert not isinstance(utility, MatrixUtility)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        utility.nothing  # noqa: B018
+
+
+def test_features_say_what_a_metric_needs() -> None:
+    def with_source(h: list[str], r: list[str], sources: list[str]) -> list[float]:
+        return [float(s in h_) for h_, s in zip(h, sources, strict=True)]
+
+    utility = as_utility(with_source)
+    assert set(utility.features) == {"predictions", "references", "sources"}
+    result = utility.compute(predictions=["a b"], references=["x"], sources=["a"])
+    assert result["scores"] == [1.0]
+
+
+def test_utilities_can_be_copied_and_pickled(tmp_path: Path) -> None:
+    import evaluate  # noqa: F401  (its presence must not change how a utility is pickled)
+
+    for utility in (load_utility("chrf++"), load_utility(str(write_bleurt(tmp_path / "b")))):
+        expected = utility.score(SENTENCES[:2], SENTENCES[2:4])
+        utility.as_metric()
+        for twin in (pickle.loads(pickle.dumps(utility)), copy.deepcopy(utility)):
+            assert type(twin) is type(utility)
+            np.testing.assert_allclose(twin.score(SENTENCES[:2], SENTENCES[2:4]), expected)
+
+
+def test_every_name_loads_without_weights_and_says_what_it_is() -> None:
+    for name in available_utilities():
+        utility = load_utility(name, **({"device": "cpu"} if "checkpoint" in UTILITIES[name].options else {}))
+        assert utility.name == name
+        assert utility.scale in (1.0, 25.0, 100.0)
+        assert utility.higher_is_better == (not name.startswith(("ter", "metricx")))
+        assert utility.citation
+        assert utility.description
+
+
+def test_hub_ids_find_their_line() -> None:
+    utility = load_utility("lucadiliello/BLEURT-20-D3", device="cpu")
+    assert utility.checkpoint == "lucadiliello/BLEURT-20-D3"
+    assert utility.parameters == 30_000_000
+
+
+def test_unknown_names_get_a_hint() -> None:
+    with pytest.raises(ValueError, match="unknown utility 'chrff': did you mean 'chrf'"):
+        load_utility("chrff")
+    with pytest.raises(TypeError, match="use as_utility"):
+        load_utility(len)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="int is no utility"):
+        as_utility(3)
+    with pytest.raises(ValueError, match="no effect on a ready utility"):
+        as_utility(load_utility("chrf"), beta=1)
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="betta"):
+        load_utility("chrf", betta=1)
+
+
+def test_objects_with_score_only() -> None:
+    class Minimal:
+        higher_is_better = False
+
+        def score(self, hypotheses: list[str], references: list[str], sources: list[str] | None = None) -> list[int]:
+            return [len(h) for h in hypotheses]
+
+    utility = as_utility(Minimal())
+    assert not utility.higher_is_better
+    assert utility.name == "Minimal"
+    assert utility.score(["abc"], ["x"]).tolist() == [3.0]
+
+
+def test_evaluate_modules_by_object_and_path(tmp_path: Path) -> None:
+    import evaluate
+
+    script = tmp_path / "lengths" / "lengths.py"
+    script.parent.mkdir()
+    script.write_text(MODULE)
+    by_path = load_utility(str(script), output_key="lengths", higher_is_better=False)
+    assert by_path.score(["a", "abc"], ["abc", "abc"]).tolist() == [2.0, 0.0]
+    assert not by_path.higher_is_better
+    by_object = as_utility(evaluate.load(str(script.parent)), output_key="lengths")
+    assert by_object.score(["a"], ["abcd"]).tolist() == [3.0]
+    with pytest.raises(ValueError, match="corpus metric and cannot be a utility"):
+        as_utility(evaluate.load(str(script))).score(["a"], ["b"])
+    with pytest.raises(ValueError, match="output_key='f1' is not in the output"):
+        as_utility(evaluate.load(str(script)), output_key="f1").score(["a"], ["b"])
+
+
+def test_distilled_partners_carry_the_papers_rates() -> None:
+    rates = {partner.name: (partner.low, partner.high) for partner in distilled_partners("BLEURT-20")}
+    assert rates == {"bleurt-20-d12": (8, 256), "bleurt-20-d6": (4, 128), "bleurt-20-d3": (2, 64)}
+    assert distilled_partners("chrf") == ()
+    for target in ("bleurt-20", "embedded"):
+        assert all(partner.name in UTILITIES for partner in distilled_partners(target))
+
+
+def test_dtype_and_device_are_checked() -> None:
+    with pytest.raises(ValueError, match="dtype='float8' is unknown"):
+        load_utility("bleurt-20", dtype="float8", device="cpu")
+    with pytest.warns(UserWarning, match="slower than float32"):
+        load_utility("bleurt-20", dtype="bfloat16", device="cpu")
+    assert load_utility("bleurt-20", dtype="auto", device="cpu").dtype == "float32"
+    assert load_utility("bleurt-20", dtype="auto", device="cuda:1").dtype == "float16"
+    assert load_utility("metricx-24", dtype="auto", device="cuda").dtype == "bfloat16"
+    with pytest.raises(FileNotFoundError, match="neither a folder nor a hub id"):
+        load_utility("bleurt-20", checkpoint="/no/such/folder").score(["a"], ["b"])
+
+
+def test_stored_matrices_say_what_is_missing() -> None:
+    with pytest.raises(ValueError, match="no hypothesis 'z'"):
+        MatrixUtility(np.eye(2), ["a", "b"]).score(["z"], ["a"])
+    with pytest.raises(ValueError, match="must be 2 unique texts"):
+        MatrixUtility(np.eye(2), ["a", "a"])
+    with pytest.raises(ValueError, match="matrix must be 2-D"):
+        MatrixUtility(np.zeros(3))

@@ -1,0 +1,164 @@
+"""chrF, chrF++, BLEU and TER: sacrebleu's sentence values, for any text and any subset of pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fastchrf
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics.lib_ter import translation_edit_rate
+
+from hf_acpmbr.utilities import load_utility
+from hf_acpmbr.utilities.ter_edits import count_edits
+
+from .checkpoints import SENTENCES
+
+ORACLES = {
+    "chrf": lambda h, r: sacrebleu.sentence_chrf(h, [r]).score,
+    "chrf++": lambda h, r: sacrebleu.sentence_chrf(h, [r], word_order=2).score,
+    "bleu": lambda h, r: sacrebleu.sentence_bleu(h, [r]).score,
+    "ter": lambda h, r: sacrebleu.sentence_ter(h, [r]).score,
+}
+ODD = [
+    "",
+    " ",
+    "a",
+    "aa",
+    "aaaaaaaaaa",
+    "(hi)",
+    "hi!",
+    "!",
+    "ab\tab ab\n",
+    "日本語 テスト。",
+    "naïve café",
+    "A a A a A",
+    "\u00a0x",
+]
+TEXTS = [*SENTENCES[:6], *ODD, "the the the cat", "the cat the cat the"]
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_equal_to_sacrebleu_on_every_pair(name: str) -> None:
+    rows, columns = np.divmod(np.arange(len(TEXTS) ** 2), len(TEXTS))
+    scores = load_utility(name).prepare(TEXTS, TEXTS)(rows, columns)
+    expected = [ORACLES[name](TEXTS[i], TEXTS[j]) for i, j in zip(rows, columns, strict=True)]
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["chrf", "chrf++", "bleu", "ter"])
+@given(st.lists(st.text(alphabet="ab .,!é", max_size=20), min_size=2, max_size=6, unique=True))
+def test_equal_to_sacrebleu_on_any_text(name: str, texts: list[str]) -> None:
+    half = len(texts) // 2
+    hypotheses = texts[:half] * 2
+    references = (texts[half:] * 2)[: len(hypotheses)]
+    scores = load_utility(name).score(hypotheses, references)
+    expected = [ORACLES[name](h, r) for h, r in zip(hypotheses, references, strict=True)]
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "oracle"),
+    [
+        (
+            {"lowercase": True, "beta": 1},
+            lambda h, r: sacrebleu.CHRF(lowercase=True, beta=1).sentence_score(h, [r]).score,
+        ),
+        ({"whitespace": True}, lambda h, r: sacrebleu.CHRF(whitespace=True).sentence_score(h, [r]).score),
+        ({"char_order": 3, "word_order": 1}, lambda h, r: sacrebleu.CHRF(3, 1).sentence_score(h, [r]).score),
+    ],
+)
+def test_chrf_options(options: dict, oracle) -> None:
+    utility = load_utility("chrf", **options)
+    expected = [oracle(h, r) for h, r in zip(SENTENCES[:6], SENTENCES[6:], strict=True)]
+    np.testing.assert_allclose(utility.score(SENTENCES[:6], SENTENCES[6:]), expected, atol=1e-6)
+
+
+def test_bleu_options() -> None:
+    utility = load_utility("bleu", tokenize="char", lowercase=True)
+    oracle = sacrebleu.BLEU(tokenize="char", lowercase=True, effective_order=True)
+    expected = [oracle.sentence_score(h, [r]).score for h, r in zip(SENTENCES[:6], SENTENCES[6:], strict=True)]
+    np.testing.assert_allclose(utility.score(SENTENCES[:6], SENTENCES[6:]), expected, atol=1e-6)
+
+
+def test_chrf_equals_fastchrf_on_real_texts(shared_data: Path) -> None:
+    import gzip
+    import json
+
+    with gzip.open(shared_data / "pools" / "wmt22.en-de.jsonl.gz", "rt") as file:
+        texts = list(dict.fromkeys(json.loads(next(file))["candidates"]))[:60]
+    rows, columns = np.divmod(np.arange(len(texts) ** 2), len(texts))
+    scores = load_utility("chrf").prepare(texts, texts)(rows, columns).reshape(len(texts), -1)
+    np.testing.assert_allclose(scores, fastchrf.pairwise_chrf([texts], [texts])[0], atol=1e-4)
+
+
+def test_any_subset_in_any_order_gives_the_same() -> None:
+    rng = np.random.default_rng(0)
+    for name in ORACLES:
+        scorer = load_utility(name).prepare(TEXTS[:8], TEXTS[4:14])
+        rows, columns = np.divmod(np.arange(80), 10)
+        matrix = load_utility(name).prepare(TEXTS[:8], TEXTS[4:14])(rows, columns)
+        for _ in range(3):
+            some = rng.integers(0, 80, 30)
+            np.testing.assert_array_equal(scorer(rows[some], columns[some]), matrix[some])
+
+
+def test_ter_edits_equal_tercoms_search() -> None:
+    rng = np.random.default_rng(1)
+    pairs = []
+    for trial in range(90):
+        words = int(rng.integers(2, 12))
+        reference = rng.integers(0, words, rng.integers(1, 25))
+        hypothesis = rng.integers(0, words, rng.integers(0, 25))
+        if trial % 3 == 0:
+            hypothesis = np.roll(reference, int(rng.integers(0, 9)))
+        pairs.append((hypothesis, reference))
+    # Past the beam, past the shift distance, and past the limit of candidates.
+    pairs += [(rng.integers(0, 90, 60), rng.integers(0, 90, 65)), (rng.integers(0, 3, 8), rng.integers(0, 30, 70))]
+    pairs += [(np.roll(np.arange(58), 54), np.arange(58)), (rng.integers(0, 5, 30), rng.integers(0, 5, 30))]
+    expected = [translation_edit_rate([str(w) for w in h], [str(w) for w in r])[0] for h, r in pairs]
+    np.testing.assert_array_equal(count_edits(pairs), expected)
+
+
+def test_chrf_against_mean_counts() -> None:
+    """Aggregated references by definition: counts averaged, matches clipped, totals averaged."""
+    from collections import Counter
+
+    hypotheses, references = SENTENCES[:3], SENTENCES[3:7]
+    weights = np.array([[0.4, 0.3, 0.2, 0.1], [0.0, 1.0, 0.0, 0.0]])
+    scorer = load_utility("chrf").prepare(hypotheses, references)
+    scores = scorer.aggregate_scores(np.array([2, 0, 0]), weights)
+
+    def counts(text: str, n: int) -> Counter:
+        text = "".join(text.split())
+        return Counter(text[i : i + n] for i in range(len(text) - n + 1))
+
+    precision = recall = 0.0
+    for n in range(1, 7):
+        mean: Counter = Counter()
+        for weight, reference in zip(weights[0], references, strict=True):
+            for gram, count in counts(reference, n).items():
+                mean[gram] += weight * count
+        own = counts(hypotheses[2], n)
+        match = sum(min(count, mean[gram]) for gram, count in own.items())
+        precision, recall = precision + match / sum(own.values()) / 6, recall + match / sum(mean.values()) / 6
+    assert scores[0, 0] == pytest.approx(100 * 5 * precision * recall / (4 * precision + recall), abs=1e-9)
+    assert scores[1, 1] == pytest.approx(sacrebleu.sentence_chrf(hypotheses[0], [references[1]]).score, abs=1e-9)
+    np.testing.assert_array_equal(scores[1], scores[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("chrf", {"char_order": 0}, "char_order must be at least 1"),
+        ("chrf", {"beta": 0}, "beta must be positive"),
+        ("bleu", {"tokenize": "13b"}, "tokenize='13b' is unknown"),
+        ("bleu", {"max_ngram_order": 0}, "max_ngram_order must be at least 1"),
+    ],
+)
+def test_wrong_options_are_named(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_utility(name, **options)
