@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
+import sentencepiece
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -49,7 +51,7 @@ def scored_pairs(args: argparse.Namespace, target: Utility, number: int) -> list
     return [RatedPair(reference, hypothesis, round(float(score), 4)) for reference, hypothesis, score in triples]
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=[name for name in SIZES if name != "embedded"], required=True)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of tatoeba/ and ratings/")
@@ -61,17 +63,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--chunk-sentences", type=int, default=500)
     parser.add_argument("--pairs-per-source", type=int, default=50)
     add_training_arguments(parser, rate=2e-3, muon_rate=0.01, minutes=15.0)
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
-def main() -> None:
-    args = parse_arguments()
+def main(given: Sequence[str] | None = None) -> None:
+    args = parse_arguments(given)
     prepare_process(args)
     target = load_utility(str(args.target))
     folder = args.scores or args.output / "scores"
     *chunks, dev = cached_chunks(folder, args.chunks, lambda k: scored_pairs(args, target, k))
     pieces = Path(args.target) / "spm.model"
-    network = build_network(SIZES[args.size])
+    vocabulary = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
+    network = build_network(SIZES[args.size], vocabulary.get_piece_size())
     train = RatedPairs([pair for chunk in chunks for pair in chunk], pieces, POSITIONS)
     fit(network, train, {"target": RatedPairs(dev[:4000], pieces, POSITIONS)}, args, args.output)
     export(network, pieces, args.output / "model")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import sacrebleu
@@ -65,7 +66,7 @@ def systems(
     return result
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/tatoeba"))
     parser.add_argument("--model", type=Path, default=TRANSLATOR)
@@ -73,7 +74,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=64, help="ε-samples for MAP and MBR; 0 leaves these rows out")
     parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
+    args = parser.parse_args(given)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     model = AutoModelForSeq2SeqLM.from_pretrained(args.model, dtype=torch.float32).eval()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def markdown(rows: list[dict[str, object]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells)]
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--output", type=Path, default=Path("evaluation/embedded/results"))
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=40, help="sentences whose matrices are compared")
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
+    args = parser.parse_args(given)
     torch.set_num_threads(args.threads)
     distilled = [name for name in UTILITIES if name != "embedded"]
     rated = rating_rows(args.data / "ratings", [*STRING_METRICS, *UTILITIES], args.limit)

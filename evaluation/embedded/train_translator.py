@@ -9,6 +9,7 @@ weights.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import sacrebleu
@@ -82,7 +83,7 @@ def export(model: M2M100ForConditionalGeneration, tokenizer: M2M100Tokenizer, fo
     """fp16 safetensors with the tokenizer's files, as `AutoModelForSeq2SeqLM` and `AutoTokenizer` load them."""
     half = M2M100ForConditionalGeneration(model.config)
     half.load_state_dict(model.state_dict())
-    half.generation_config.max_length = half.config.max_position_embeddings // 2
+    half.generation_config.max_new_tokens = half.config.max_position_embeddings // 2
     half.half().save_pretrained(folder)
     tokenizer.src_lang = "en"
     tokenizer.save_pretrained(folder)
@@ -102,7 +103,7 @@ def train(model: M2M100ForConditionalGeneration, tokenizer: M2M100Tokenizer, arg
     )
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/tatoeba"))
     parser.add_argument("--output", type=Path, required=True, help="checkpoint, curve and the exported model")
@@ -116,7 +117,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--dev-sentences", type=int, default=200)
     add_training_arguments(parser, minutes=105.0, eval_every=150)
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def load_or_build(args: argparse.Namespace) -> tuple[M2M100ForConditionalGeneration, M2M100Tokenizer]:
@@ -132,8 +133,8 @@ def load_or_build(args: argparse.Namespace) -> tuple[M2M100ForConditionalGenerat
     return build_model(tokenizer, args), tokenizer
 
 
-def main() -> None:
-    args = parse_arguments()
+def main(given: Sequence[str] | None = None) -> None:
+    args = parse_arguments(given)
     prepare_process(args)
     args.output.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_or_build(args)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,8 +28,6 @@ from evaluation.embedded.rated_pairs import (
 from evaluation.embedded.synthetic_pairs import SyntheticPairs
 from evaluation.embedded.training import add_training_arguments, prepare_process
 from evaluation.embedded.utility_network import PIECES, POSITIONS, SIZES, build_network, export, fit
-
-HELD_OUT_RATINGS = 1000
 
 
 def synthetic_chunks(args: argparse.Namespace) -> list[list[RatedPair]]:
@@ -70,33 +69,35 @@ def split_by_reference(pairs: list[RatedPair], held_out: int, seed: int) -> tupl
     )
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of tatoeba/ and ratings/")
     parser.add_argument("--translator", type=Path, default=Path("hf_acpmbr/embedded/translator"))
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--chunks", type=int, default=12, help="chunks of synthetic pairs, the last one held out")
     parser.add_argument("--chunk-sentences", type=int, default=2000)
+    parser.add_argument("--pieces", type=int, default=PIECES, help="size of the vocabulary")
+    parser.add_argument("--held-out", type=int, default=1000, help="rated pairs kept out to watch the training")
     parser.add_argument("--pretrain-minutes", type=float, default=30.0)
     parser.add_argument("--finetune-minutes", type=float, default=30.0)
     parser.add_argument("--replay", type=float, default=0.7, help="synthetic pairs for each rated one in fine-tuning")
     add_training_arguments(parser, rate=1.5e-3, muon_rate=0.01)
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
-def main() -> None:
-    args = parse_arguments()
+def main(given: Sequence[str] | None = None) -> None:
+    args = parse_arguments(given)
     prepare_process(args)
     *chunks, dev = synthetic_chunks(args)
     synthetic = [pair for chunk in chunks for pair in chunk]
-    ratings, held_out = split_by_reference(training_ratings(args.data / "ratings"), HELD_OUT_RATINGS, args.seed)
+    ratings, held_out = split_by_reference(training_ratings(args.data / "ratings"), args.held_out, args.seed)
     pieces = args.output / "spm.model"
     if not pieces.exists():
         shuffled = random.Random(args.seed).sample(synthetic, min(len(synthetic), 30_000))
-        shuffled += random.Random(args.seed).sample(ratings, 5_000)
+        shuffled += random.Random(args.seed).sample(ratings, min(len(ratings), 5_000))
         texts = (text for pair in shuffled for text in (pair.reference, pair.hypothesis))
-        train_pieces(texts, pieces, PIECES, args.seed)
-    network = build_network(SIZES["embedded"])
+        train_pieces(texts, pieces, args.pieces, args.seed)
+    network = build_network(SIZES["embedded"], args.pieces)
     bleurt = set(read_ratings(args.data / "ratings", "bleurt20.train", "bleurt20"))
     checks = {
         "synthetic": RatedPairs(dev[:3000], pieces, POSITIONS),

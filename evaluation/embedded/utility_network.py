@@ -49,11 +49,11 @@ SIZES = {
 }
 
 
-def build_network(size: Size) -> RemBertForSequenceClassification:
-    """BLEURT-20's architecture: RemBERT with a regression head."""
+def build_network(size: Size, pieces: int = PIECES) -> RemBertForSequenceClassification:
+    """BLEURT-20's architecture, RemBERT with a regression head, for a vocabulary of `pieces`."""
     return RemBertForSequenceClassification(
         RemBertConfig(
-            vocab_size=PIECES,
+            vocab_size=pieces,
             hidden_size=size.width,
             num_hidden_layers=size.layers,
             num_attention_heads=size.heads,
@@ -66,6 +66,8 @@ def build_network(size: Size) -> RemBertForSequenceClassification:
             attention_probs_dropout_prob=0.0,
             classifier_dropout_prob=0.0,
             pad_token_id=0,
+            bos_token_id=None,
+            eos_token_id=None,
             num_labels=1,
         )
     )

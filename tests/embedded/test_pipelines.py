@@ -1,0 +1,83 @@
+"""Every training and report script from its command line, on a corpus of a few sentences."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from evaluation.embedded import distill_utility, report_translator, train_translator, train_utility
+from hf_acpmbr import load_utility
+
+FEW_STEPS = ["--steps", "2", "--warmup", "1", "--eval-every", "2", "--batch-tokens", "300"]
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture(scope="module")
+def data(pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rows: list[dict[str, object]] = [{"en": english, "de": german} for english, german in pairs]
+    write(folder / "tatoeba" / "train.en-de.jsonl.gz", rows)
+    write(folder / "tatoeba" / "dev.en-de.jsonl.gz", rows[:4])
+    write(folder / "tatoeba" / "test.en-de.jsonl.gz", rows[:4])
+    for name, low, high in (("bleurt20", 0.4, 0.9), ("mqm", -5.0, 0.0)):
+        rated: list[dict[str, object]] = [
+            {"source": en, "reference": de, "hypothesis": pairs[k - 1][1], name: low + (high - low) * k / len(pairs)}
+            for k, (en, de) in enumerate(pairs)
+        ]
+        write(folder / "ratings" / f"{name}.train.en-de.jsonl.gz", rated)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator_folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("translator")
+    sizes = ["--vocabulary", "80", "--width", "16", "--heads", "2", "--feed-forward", "32", "--dev-sentences", "4"]
+    command = ["--data", str(data / "tatoeba"), "--output", str(output), *sizes, *FEW_STEPS]
+    train_translator.main(command)
+    return output / "model"
+
+
+def test_the_translator_continues_from_its_export(translator_folder: Path, data: Path, tmp_path: Path) -> None:
+    command = ["--data", str(data / "tatoeba"), "--output", str(tmp_path), "--init", str(translator_folder)]
+    train_translator.main([*command, "--dev-sentences", "4", "--dropout", "0.1", *FEW_STEPS])
+    settings = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert settings["dropout"] == 0.1
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").src_lang == "en"
+
+
+def test_the_translator_is_reported(translator_folder: Path, data: Path, tmp_path: Path) -> None:
+    options = ["--data", str(data / "tatoeba"), "--model", str(translator_folder), "--output", str(tmp_path)]
+    report_translator.main([*options, "--samples", "2"])
+    rows = json.loads((tmp_path / "translator.json").read_text())["rows"]
+    assert [row["search"] for row in rows if row["direction"] == "en→de"] == [
+        "source copied",
+        "greedy",
+        "beam 5",
+        "MAP of 2 samples",
+        "MBR, chrF, 2 samples",
+    ]
+
+
+def test_the_utility_is_trained_and_distilled(translator_folder: Path, data: Path, tmp_path: Path) -> None:
+    common = ["--data", str(data), "--translator", str(translator_folder), "--chunks", "2", "--chunk-sentences", "6"]
+    target = tmp_path / "target"
+    options = ["--output", str(target), "--pieces", "56", "--held-out", "10"]
+    train_utility.main([*common, *options, *FEW_STEPS])
+    assert {"pearson_synthetic", "pearson_bleurt", "pearson_mqm"} <= set(
+        json.loads((target / "finetuning" / "curve.jsonl").read_text().splitlines()[-1])
+    )
+    student = tmp_path / "student"
+    sizes = ["--size", "embedded-d2", "--target", str(target / "model"), "--output", str(student)]
+    distill_utility.main([*common, *sizes, "--pairs-per-source", "3", *FEW_STEPS])
+    big, small = load_utility(str(target / "model")), load_utility(str(student / "model"))
+    assert small.parameters < big.parameters / 4
+    assert small.score(["Ich sehe Brot."], ["Ich mag Brot."]).shape == (1,)
