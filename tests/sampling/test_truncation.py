@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from hf_acpmbr.sampling import Truncation
@@ -76,3 +78,22 @@ def test_draw_inverts_the_cumulative_distribution_in_token_order(width: int, mon
         assert children.child_of.tolist() == [0, 0, 1, 2, 3]
         np.testing.assert_allclose(children.sampling_logprobs, np.log([0.25, 0.75, 0.5, 0.5]), atol=1e-6)
         np.testing.assert_allclose(children.logprobs, np.log(1 / width), atol=1e-6)
+
+
+@given(seed=st.integers(0, 10**6), rows=st.integers(1, 6), width=st.integers(1, 60), share=st.floats(0.0, 0.95))
+def test_draw_agrees_with_a_search_row_by_row(seed: int, rows: int, width: int, share: float) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.normal(size=(rows, width))
+    banned = random.random((rows, width)) < share
+    banned[np.arange(rows), random.integers(width, size=rows)] = False
+    scores[banned] = -np.inf
+    row_of = np.sort(random.integers(rows, size=30))
+    uniforms = random.random(30)
+    children = draw(torch.tensor(scores), torch.tensor(scores), row_of, uniforms)
+    for sample, child in enumerate(children.child_of.tolist()):
+        q = np.exp(scores[row_of[sample]])
+        q /= q.sum()
+        assert children.parents[child] == row_of[sample]
+        assert children.tokens[child] == np.searchsorted(np.cumsum(q), uniforms[sample], side="right")
+        assert children.sampling_logprobs[child] == pytest.approx(np.log(q[children.tokens[child]]), abs=1e-9)
+    assert sorted(set(children.child_of.tolist())) == list(range(len(children.tokens)))
