@@ -80,12 +80,12 @@ class SyntheticPairs:
             sources, references = [pair[1 - side] for pair in chosen], [pair[side] for pair in chosen]
             drawn = sample_translations(self.model, self.tokenizer, sources, source_language, language, self.samples)
             rows = [
-                (source, reference, candidate)
-                for source, reference, samples in zip(sources, references, drawn, strict=True)
-                for candidate in {*samples, *self._candidates(source, reference, side, rng)}
+                (k, candidate)
+                for k, samples in enumerate(drawn)
+                for candidate in sorted({*samples, *self._candidates(sources[k], references[k], side, rng)})
                 if candidate
             ]
-            result += self._rate(rows, language, source_language)
+            result += self._rate(sources, references, rows, language, source_language)
         rng.shuffle(result)
         return result
 
@@ -99,17 +99,28 @@ class SyntheticPairs:
             candidates.append(reference)
         return sorted(set(candidates))
 
-    def _rate(self, rows: list[tuple[str, str, str]], language: str, source_language: str) -> list[RatedPair]:
-        sources, references, candidates = (list(column) for column in zip(*rows, strict=True))
+    def _rate(
+        self,
+        sources: list[str],
+        references: list[str],
+        rows: list[tuple[int, str]],
+        language: str,
+        source_language: str,
+    ) -> list[RatedPair]:
+        """Scores of (sentence, candidate)."""
+        sentence, candidates = np.array([k for k, _ in rows]), [candidate for _, candidate in rows]
+        ours = [references[k] for k in sentence]
         unrelated = references[len(references) // 2 :] + references[: len(references) // 2]
-        told, best, floor = (
-            mean_log_likelihoods(self.model, self.tokenizer, texts, sources, language, source_language)
-            for texts in (candidates, references, unrelated)
-        )
-        chrf, bleu = (utility.score(candidates, references) / utility.scale for utility in (self.chrf, self.bleu))
+
+        def told(texts: list[str], wanted: list[str]) -> np.ndarray:
+            return mean_log_likelihoods(self.model, self.tokenizer, texts, wanted, language, source_language)
+
+        floor = told(unrelated, sources)[sentence]
+        span = told(references, sources)[sentence] - floor
+        above = told(candidates, [sources[k] for k in sentence]) - floor
+        chrf, bleu = (utility.score(candidates, ours) / utility.scale for utility in (self.chrf, self.bleu))
         # Where even the reference says little about its source the translator has no opinion, and chrF takes its place.
-        span = best - floor
-        meaning = np.where(span < LEAST_SPAN, chrf, np.clip((told - floor) / np.maximum(span, LEAST_SPAN), 0.0, 1.0))
+        meaning = np.where(span < LEAST_SPAN, chrf, np.clip(above / np.maximum(span, LEAST_SPAN), 0.0, 1.0))
         scores = CHRF_SHARE * chrf + BLEU_SHARE * bleu + MEANING_SHARE * meaning
-        triples = zip(references, candidates, scores, strict=True)
+        triples = zip(ours, candidates, scores, strict=True)
         return [RatedPair(reference, candidate, round(float(score), 4)) for reference, candidate, score in triples]
