@@ -1,0 +1,235 @@
+"""What the scoring engine saves: `python -m evaluation.benchmarks.scoring`.
+
+Each part scores the same pairs twice in one run, by the engine and by the loop one would first write, compares the
+scores and prints pairs per CPU second.
+
+1. BLEURT-20-D12's shape with random weights on real WMT'23 pairs: fixed-size batches in file order, tokenised batch by
+   batch, against batches sorted by length and filled by tokens. Bar: 2×.
+2. BERTScore with a small random encoder: every pair's two texts encoded anew, against each text once. Bar: 20×.
+3. chrF, chrF++, BLEU and TER on 256 × 256 real sentences: sacrebleu's sentence scores one by one. Bar: 10×. The slow
+   loop is timed on a random sample of the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sacrebleu
+import sentencepiece
+import torch
+from safetensors.torch import save_file
+
+from hf_acpmbr.utilities import Utility, load_utility
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+D12 = {"hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 16, "intermediate_size": 4096}
+EMBEDDING, VOCABULARY = 64, 250300  # 167M parameters in all, as published
+BARS = {"bleurt": 2.0, "bertscore": 20.0, "strings": 10.0}
+
+
+def cpu_seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+
+
+def real_pairs(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Distinct system outputs of WMT'23 en→de with their references, in random order."""
+    with gzip.open(SHARED / "ratings" / "mqm.test.en-de.jsonl.gz", "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    unique = list({row["hypothesis"]: row for row in rows}.values())
+    chosen = np.random.default_rng(seed).choice(len(unique), min(count, len(unique)), replace=False)
+    return [unique[k]["hypothesis"] for k in chosen], [unique[k]["reference"] for k in chosen]
+
+
+def report(name: str, ours: float, loop: float, pairs: int, loop_pairs: int, bar: float, difference: float) -> None:
+    ratio = (pairs / ours) / (loop_pairs / loop)
+    verdict = "reached" if ratio >= bar else "MISSED"
+    print(
+        f"{name:<12} engine {pairs / ours:>10.1f} pairs/s ({pairs} pairs), loop {loop_pairs / loop:>8.1f} pairs/s "
+        f"({loop_pairs} pairs): {ratio:>6.1f}× (bar {bar:g}×: {verdict}), largest difference {difference:.1e}",
+        flush=True,
+    )
+
+
+def write_bleurt(folder: Path, texts: Sequence[str]) -> None:
+    """A checkpoint of BLEURT-20-D12's shape in the public format."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(folder / "spm"), vocab_size=8000, hard_vocab_limit=False,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
+    )  # fmt: skip
+    config = {"model_type": "bleurt", "vocab_size": VOCABULARY, "embedding_size": EMBEDDING, **D12}
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 512, "type_vocab_size": 2}))
+    h, inner = D12["hidden_size"], D12["intermediate_size"]
+    shapes: dict[str, tuple[int, ...]] = {"classifier": (1, h), "bleurt.pooler.dense": (h, h)}
+    shapes["bleurt.encoder.embedding_projection"] = (h, EMBEDDING)
+    for layer in range(D12["num_hidden_layers"]):
+        prefix = f"bleurt.encoder.layer.{layer}."
+        names = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+        shapes.update({prefix + name: (h, h) for name in names})
+        shapes[prefix + "intermediate.dense"], shapes[prefix + "output.dense"] = (inner, h), (h, inner)
+        shapes[prefix + "attention.output.LayerNorm"] = shapes[prefix + "output.LayerNorm"] = (h,)
+    shapes["bleurt.embeddings.LayerNorm"] = (EMBEDDING,)
+    torch.manual_seed(0)
+    weights: dict[str, torch.Tensor] = {}
+    for name, shape in shapes.items():
+        weights[f"{name}.weight"] = torch.ones(shape) if len(shape) == 1 else 0.03 * torch.randn(shape)
+        weights[f"{name}.bias"] = torch.zeros(shape[0])
+    for name, rows in (("word", VOCABULARY), ("position", 512), ("token_type", 2)):
+        weights[f"bleurt.embeddings.{name}_embeddings.weight"] = torch.randn(rows, EMBEDDING)
+    save_file(weights, folder / "model.safetensors")
+
+
+def bleurt_loop(utility: Any, hypotheses: list[str], references: list[str], size: int) -> tuple[np.ndarray, float]:
+    """Fixed-size batches in the given order, tokenised one by one; also the share of padding."""
+    scores, real, padded = [], 0, 0
+    with torch.inference_mode():
+        for start in range(0, len(hypotheses), size):
+            part = slice(start, start + size)
+            left, right = utility.tokenizer.encode(references[part]), utility.tokenizer.encode(hypotheses[part])
+            rows = [utility.tokenizer.pair(r[:254], h[:254]) for r, h in zip(left, right, strict=True)]
+            width = max(map(len, rows))
+            ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+            types = torch.tensor([[0] * (len(r[:254]) + 2) + [1] * (width - len(r[:254]) - 2) for r in left])
+            scores.append(utility.network(ids, types, ids != 0))
+            real, padded = real + sum(map(len, rows)), padded + width * len(rows)
+    return torch.cat(scores).numpy(), 1 - real / padded
+
+
+def bench_bleurt(pairs: int, size: int) -> None:
+    hypotheses, references = real_pairs(pairs)
+    with tempfile.TemporaryDirectory() as name:
+        write_bleurt(Path(name), real_pairs(2000)[1])
+        utility: Any = load_utility(name, device="cpu", name="bleurt-20-d12-shape")
+        utility.score(hypotheses[:1], references[:1])  # load and warm up
+        loop, (expected, wasted) = cpu_seconds(lambda: bleurt_loop(utility, hypotheses, references, size))
+        scorer = utility.prepare(hypotheses, list(dict.fromkeys(references)))
+        columns = np.array([scorer_column(references, r) for r in references])
+        ours, scores = cpu_seconds(lambda: scorer(np.arange(pairs), columns))
+    print(
+        f"BLEURT-20-D12's shape ({utility.parameters / 1e6:.0f}M parameters), {pairs} pairs of WMT'23 en→de: padding "
+        f"{100 * scorer.statistics.padding:.0f}% in {scorer.statistics.batches} sorted batches, {100 * wasted:.0f}% in "
+        f"batches of {size} as they come"
+    )
+    report("bleurt", ours, loop, pairs, pairs, BARS["bleurt"], float(np.abs(scores - expected).max()))
+
+
+def scorer_column(references: list[str], reference: str) -> int:
+    return list(dict.fromkeys(references)).index(reference)
+
+
+def write_encoder(folder: Path, texts: Sequence[str]) -> None:
+    """A random encoder of MiniLM-L6's shape with a word-piece vocabulary of the texts."""
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    words = Counter(word.strip(".,:;!?()\"'").lower() for text in texts for word in text.split())
+    letters = sorted({letter for word in words for letter in word})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,:;!?()\"'-", *letters]
+    vocabulary += [f"##{letter}" for letter in letters] + [word for word, _ in words.most_common(6000)]
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(vocabulary))}
+    BertTokenizer(vocab=numbers, model_max_length=512).save_pretrained(folder)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    BertModel(BertConfig(vocab_size=len(numbers), **shape)).save_pretrained(folder)
+
+
+def bertscore_loop(folder: str, hypotheses: list[str], references: list[str], size: int = 16) -> np.ndarray:
+    """Both texts of every pair through the encoder, batch by batch, then greedy matching."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    out = []
+    for start in range(0, len(hypotheses), size):
+        sides = []
+        for texts in (hypotheses[start : start + size], references[start : start + size]):
+            inputs = tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
+            with torch.inference_mode():
+                states = torch.nn.functional.normalize(model(**inputs).last_hidden_state, dim=-1)
+            sides.append((states, inputs["attention_mask"].bool(), inputs["attention_mask"].sum(dim=1)))
+        (h, mask_h, size_h), (r, mask_r, size_r) = sides
+        similarity = h @ r.mT
+        precision = similarity.masked_fill(~mask_r[:, None, :], -2).amax(dim=2).masked_fill(~mask_h, 0)
+        recall = similarity.masked_fill(~mask_h[:, :, None], -2).amax(dim=1).masked_fill(~mask_r, 0)
+        for k in range(len(size_h)):
+            p = float(precision[k, 1 : size_h[k] - 1].mean())
+            q = float(recall[k, 1 : size_r[k] - 1].mean())
+            out.append(2 * p * q / (p + q))
+    return np.array(out)
+
+
+def bench_bertscore(texts: int, sample: int) -> None:
+    hypotheses, references = real_pairs(texts)
+    references = list(dict.fromkeys(references))
+    rows, columns = np.divmod(np.arange(len(hypotheses) * len(references)), len(references))
+    chosen = np.random.default_rng(1).choice(rows.size, min(sample, rows.size), replace=False)
+    left, right = [hypotheses[k] for k in rows[chosen]], [references[k] for k in columns[chosen]]
+    with tempfile.TemporaryDirectory() as name:
+        write_encoder(Path(name), real_pairs(2000)[0])
+        utility = load_utility("bertscore", checkpoint=name, device="cpu", layer=6)
+        utility.score(hypotheses[:1], references[:1])
+        ours, matrix = cpu_seconds(lambda: utility.prepare(hypotheses, references)(rows, columns))
+        loop, expected = cpu_seconds(lambda: bertscore_loop(name, left, right))
+    difference = float(np.abs(matrix[chosen] - expected).max())
+    report("bertscore", ours, loop, rows.size, len(left), BARS["bertscore"], difference)
+
+
+STRINGS: dict[str, Callable[[str, str], float]] = {
+    "chrf": lambda h, r: float(sacrebleu.sentence_chrf(h, [r]).score),
+    "chrf++": lambda h, r: float(sacrebleu.sentence_chrf(h, [r], word_order=2).score),
+    "bleu": lambda h, r: float(sacrebleu.sentence_bleu(h, [r]).score),
+    "ter": lambda h, r: float(sacrebleu.sentence_ter(h, [r]).score),
+}
+
+
+def bench_strings(names: Sequence[str], sample: int, ter_pairs: int) -> None:
+    hypotheses, _ = real_pairs(256)
+    with gzip.open(SHARED / "wmt" / "wmt23.en-de.jsonl.gz", "rt", encoding="utf-8") as file:
+        references = list(dict.fromkeys(json.loads(line)["reference"] for line in file))[:256]
+    random = np.random.default_rng(2)
+    for name in names:
+        utility: Utility = load_utility(name)
+        rows, columns = np.divmod(np.arange(256 * 256), 256)
+        if name == "ter":
+            subset = random.choice(rows.size, ter_pairs, replace=False)
+            rows, columns = rows[subset], columns[subset]
+        ours, scores = cpu_seconds(lambda u=utility, i=rows, j=columns: u.prepare(hypotheses, references)(i, j))  # type: ignore[misc]
+        chosen = random.choice(rows.size, min(sample, rows.size), replace=False)
+        pairs = [(hypotheses[rows[k]], references[columns[k]]) for k in chosen]
+        loop, expected = cpu_seconds(lambda score=STRINGS[name], p=pairs: [score(h, r) for h, r in p])  # type: ignore[misc]
+        difference = float(np.abs(scores[chosen] - expected).max())
+        report(name, ours, loop, rows.size, len(pairs), BARS["strings"], difference)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pairs per second of the scoring engine.")
+    parser.add_argument("--parts", nargs="+", default=["bleurt", "bertscore", "strings"], help="which of the three")
+    parser.add_argument("--pairs", type=int, default=64, help="pairs of the BLEURT part")
+    parser.add_argument("--batch-size", type=int, default=32, help="of the fixed-size batches")
+    parser.add_argument("--texts", type=int, default=64, help="hypotheses of the BERTScore part")
+    parser.add_argument("--sample", type=int, default=200, help="pairs on which the slow loops are timed")
+    parser.add_argument("--ter-pairs", type=int, default=2000, help="random pairs of the TER part")
+    parser.add_argument("--strings", nargs="+", default=list(STRINGS), choices=list(STRINGS))
+    args = parser.parse_args()
+    if not SHARED.is_dir():
+        raise SystemExit(f"the benchmark needs real texts in {SHARED}")
+    torch.set_num_threads(1)
+    print("CPU seconds on one thread; both ways score the same pairs in this run", flush=True)
+    if "bleurt" in args.parts:
+        bench_bleurt(args.pairs, args.batch_size)
+    if "bertscore" in args.parts:
+        bench_bertscore(args.texts, args.sample)
+    if "strings" in args.parts:
+        bench_strings(args.strings, args.sample, args.ter_pairs)
+
+
+if __name__ == "__main__":
+    main()
