@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import Utility
-from .checkpoints import read_config
+from .checkpoints import checkpoint_folder, read_config
 from .table import COMET_KINDS, KINDS, UTILITIES, Entry
 
 
@@ -29,7 +29,7 @@ def load_utility(name: str, **options: Any) -> Utility:
     if not isinstance(name, str):
         raise TypeError(f"load_utility takes a name, got {type(name).__name__}: use as_utility for objects")
     known = name.lower()
-    entry = UTILITIES.get(known) or _from_hub_id(known) or _from_path(name)
+    entry = UTILITIES.get(known) or _from_table(known) or _from_path(name) or _from_hub(name)
     if entry is None:
         raise ValueError(_unknown(name))
     factory: Callable[..., Utility] = getattr(importlib.import_module(f".{entry.module}", __package__), entry.factory)
@@ -74,7 +74,7 @@ def _from_score_object(utility: Any, options: dict[str, Any]) -> Utility:
     return FunctionUtility(utility.score, **{**known, **options})
 
 
-def _from_hub_id(name: str) -> Entry | None:
+def _from_table(name: str) -> Entry | None:
     """The table's line for a checkpoint it knows by hub id."""
     return next((entry for entry in UTILITIES.values() if entry.options.get("checkpoint", "").lower() == name), None)
 
@@ -85,24 +85,37 @@ def _from_path(name: str) -> Entry | None:
     script = path / f"{path.name}.py" if path.is_dir() else path
     if script.suffix == ".py" and script.is_file():
         return Entry("evaluate_module", "EvaluateUtility", {"module": str(path)})
-    if path.is_dir() and (path / "hparams.yaml").is_file():
-        return _comet_entry(path)
-    if path.is_dir() and (path / "config.json").is_file():
-        config = read_config(path)
-        kind = KINDS.get(str(config.get("model_type", "")))
-        if kind is not None:
-            return Entry(kind[0], kind[1], {"checkpoint": str(path)})
-    return None
+    return _from_folder(path, str(path)) if path.is_dir() else None
 
 
-def _comet_entry(folder: Path) -> Entry:
+def _from_hub(name: str) -> Entry | None:
+    """A checkpoint of a known format that the table does not name; its small files say what it is."""
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        return None
+    try:
+        folder = checkpoint_folder(name, ("config.json", "hparams.yaml"))
+    except Exception as error:  # whatever the hub's client raises for unknown, gated or unreachable repositories
+        raise ValueError(f"{_unknown(name)} (as a hub id it cannot be reached: {error})") from error
+    return _from_folder(folder, name)
+
+
+def _from_folder(folder: Path, checkpoint: str) -> Entry | None:
+    if (folder / "hparams.yaml").is_file():
+        return _comet_entry(folder, checkpoint)
+    if not (folder / "config.json").is_file():
+        return None
+    kind = KINDS.get(str(read_config(folder).get("model_type", "")))
+    return None if kind is None else Entry(kind[0], kind[1], {"checkpoint": checkpoint})
+
+
+def _comet_entry(folder: Path, checkpoint: str) -> Entry:
     from .comet_network import read_hparams
 
     kind = str(read_hparams(folder).get("class_identifier"))
     if kind not in COMET_KINDS:
         raise ValueError(f"{folder} is a {kind!r} checkpoint; supported are {', '.join(COMET_KINDS)}")
     module, factory, options = COMET_KINDS[kind]
-    return Entry(module, factory, {"checkpoint": str(folder), **options})
+    return Entry(module, factory, {"checkpoint": checkpoint, **options})
 
 
 def _unknown(name: str) -> str:

@@ -109,6 +109,26 @@ def test_hub_ids_find_their_line() -> None:
     assert utility.parameters == 30_000_000
 
 
+def test_the_page_names_every_utility() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "utilities.md").read_text(encoding="utf-8")
+    assert [name for name in available_utilities() if f"`{name}`" not in page] == []
+
+
+def test_other_hub_ids_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_bleurt(tmp_path / "snapshots" / "0123456789abcdef")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
+    utility = load_utility("someone/own-bleurt", device="cpu")
+    assert utility.signature == "own-bleurt@0123456789ab"
+    assert np.isfinite(utility.score(["a bird"], ["the window"])).all()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", _unreachable)
+    with pytest.raises(ValueError, match=r"unknown utility 'no/such'.*cannot be reached: no network"):
+        load_utility("no/such")
+
+
+def _unreachable(*_: object, **__: object) -> str:
+    raise OSError("no network")
+
+
 def test_unknown_names_get_a_hint() -> None:
     with pytest.raises(ValueError, match="unknown utility 'chrff': did you mean 'chrf'"):
         load_utility("chrff")
