@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.utils.generic import ModelOutput
 
-from .candidates import Candidates
+from .candidates import Candidates, FloatArray
 from .decoding import Decision
 from .sampling import Request
 
@@ -39,6 +40,14 @@ class MBROutput(ModelOutput):
     calls: Mapping[str, int] | None = None
     model_rows: int | None = None
     seconds: Mapping[str, float] | None = None
+
+    def observed_scores(self) -> list[FloatArray | None]:
+        """S matrices (unique candidates × unique pseudo-references) of the target's scores, NaN where not scored."""
+        return [None if d.observed is None else d.observed.dense() for d in self.decisions or ()]
+
+    def completed_scores(self) -> list[FloatArray | None]:
+        """S matrices of the target's scores as the decision was made from, with the unscored ones filled in."""
+        return [_completed(decision) for decision in self.decisions or ()]
 
 
 def assemble(
@@ -76,6 +85,13 @@ def assemble(
         model_rows=model_rows,
         seconds=seconds,
     )
+
+
+def _completed(decision: Decision) -> FloatArray | None:
+    if decision.matrix is not None or "completion" not in decision.details:
+        return decision.matrix
+    gain, completion = decision.details["gain"], decision.details["completion"]
+    return np.asarray(gain.undo(completion.matrix))
 
 
 def _exactly(k: int, decision: Decision) -> list[int]:

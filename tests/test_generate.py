@@ -71,6 +71,17 @@ def test_each_source_gets_the_same_in_any_batch(kind: str) -> None:
         assert alone.texts[0] == together.texts[row]
 
 
+def test_matrices_on_request() -> None:
+    full = generate("m2m100", chrf("m2m100"), return_dict_in_generate=True)
+    part = generate("m2m100", chrf("m2m100", decoder="pmbr", scores_per_row=8), return_dict_in_generate=True)
+    for out, partial in ((full, False), (part, True)):
+        for decision, seen, done in zip(out.decisions, out.observed_scores(), out.completed_scores(), strict=True):
+            size = len(decision.candidates)
+            assert seen.shape == done.shape == (size, size)
+            assert np.isnan(seen).any() == partial
+            np.testing.assert_allclose(done @ decision.candidates.weights, decision.expected, rtol=1e-6)
+
+
 def test_num_return_sequences_gives_the_best_distinct_ones() -> None:
     out = generate("llama", chrf("llama"), num_return_sequences=3, do_sample=True, return_dict_in_generate=True)
     assert out.sequences.shape[0] == 9
