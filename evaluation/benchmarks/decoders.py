@@ -20,9 +20,9 @@ import numpy as np
 
 from evaluation.benchmarks.decoder_sets import CaseSet, Missing, embedded, stored_matrices, strings
 from evaluation.benchmarks.decoders_plot import plot
-from hf_acpmbr.completion import ALS, COMPLETERS, AgreementALS, ConvergenceWarning, load_completer
+from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning, load_completer
 from hf_acpmbr.decoding import ACPMBR, PMBR, Decoder, decoder_class
-from hf_acpmbr.observation import Budget, balanced
+from hf_acpmbr.observation import Budget, balanced, load_observation
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def methods() -> Iterator[tuple[str, str, Decoder]]:
     for rate, guide_rate, gamma in ((1024, 64, 1.0), (128, 8, 0.3), (32, 2, 0.1)):
         budgets = Budget(reduction=rate), (Budget(reduction=guide_rate),)
         yield "acpmbr", f"r={rate}, r′={guide_rate}", ACPMBR(AgreementALS(agreement=gamma), balanced, *budgets)
-        if "transfer" in COMPLETERS:
-            transfer = load_completer("transfer")
-            yield "acpmbr transfer", f"r={rate}, r′={guide_rate}", ACPMBR(transfer, balanced, *budgets)
+        transfer, adaptive = load_completer("transfer"), load_observation("adaptive")
+        yield "acpmbr transfer", f"r={rate}, r′={guide_rate}", ACPMBR(transfer, balanced, *budgets)
+        yield "acpmbr adaptive", f"r={rate}, r′={guide_rate}", ACPMBR(transfer, adaptive, *budgets)
     yield from by_name("distilled-mbr", {})
     yield from by_name("coarse-to-fine", *({"keep": k, "coarse_references": 16} for k in (2, 8, 32)), {"keep": 8})
     yield from by_name("aggregation", {}, {"partitions": 16}, {"fine": 8})
