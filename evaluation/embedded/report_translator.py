@@ -18,52 +18,58 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100ForConditionalGeneration, M2M100Tokenizer
 
 from evaluation.embedded.bitext import read_pairs
-from evaluation.embedded.translation import mean_log_likelihoods, sample_translations, translate
-from hf_acpmbr import ACPMBR, Candidates
+from evaluation.embedded.translation import translate
+from hf_acpmbr import ACPMBR
 from hf_acpmbr.embedded import TRANSLATOR
 
-
-def map_choices(
-    model: M2M100ForConditionalGeneration,
-    tokenizer: M2M100Tokenizer,
-    sources: list[str],
-    samples: list[list[str]],
-    languages: tuple[str, str],
-) -> list[str]:
-    """The sample with the highest total log-probability for each source."""
-    rows = [(i, text) for i, texts in enumerate(samples) for text in dict.fromkeys(texts)]
-    texts = [text for _, text in rows]
-    means = mean_log_likelihoods(model, tokenizer, [sources[i] for i, _ in rows], texts, *languages)
-    totals = means * [len(tokenizer.sp_model.encode(text)) + 1 for text in texts]
-    best: dict[int, tuple[float, str]] = {}
-    for (i, text), total in zip(rows, totals.tolist(), strict=True):
-        best[i] = max(best.get(i, (float("-inf"), "")), (total, text))
-    return [best[i][1] for i in range(len(sources))]
+BATCH = 8
 
 
-def systems(
+def search_rows(
+    model: M2M100ForConditionalGeneration, tokenizer: M2M100Tokenizer, sources: list[str], languages: tuple[str, str]
+) -> dict[str, tuple[list[str], float]]:
+    """Translations and seconds of greedy and beam search."""
+    result: dict[str, tuple[list[str], float]] = {}
+    for name, beams in (("greedy", 1), ("beam 5", 5)):
+        start = time.perf_counter()
+        result[name] = translate(model, tokenizer, sources, *languages, beams=beams), time.perf_counter() - start
+    return result
+
+
+def sampling_rows(
     model: M2M100ForConditionalGeneration,
     tokenizer: M2M100Tokenizer,
     sources: list[str],
     languages: tuple[str, str],
     samples: int,
 ) -> dict[str, tuple[list[str], float]]:
-    """Translations and seconds of every row of the report."""
-    result: dict[str, tuple[list[str], float]] = {}
-    for name, beams in (("greedy", 1), ("beam 5", 5)):
+    """Translations and seconds (sampling included) of MAP and MBR over the same ε-samples."""
+    mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=samples)
+    most_probable = ACPMBR(tokenizer, decoder="map")
+    tokenizer.src_lang = languages[0]
+    best, likely = [""] * len(sources), [""] * len(sources)
+    seconds = {"sampling": 0.0, "scoring": 0.0}
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    for first in range(0, len(order), BATCH):
+        chosen = order[first : first + BATCH]
+        inputs = tokenizer([sources[i] for i in chosen], return_tensors="pt", padding=True)
         start = time.perf_counter()
-        result[name] = translate(model, tokenizer, sources, *languages, beams=beams), time.perf_counter() - start
-    if samples:
-        start = time.perf_counter()
-        drawn = sample_translations(model, tokenizer, sources, *languages, samples)
-        sampling = time.perf_counter() - start
-        chosen = map_choices(model, tokenizer, sources, drawn, languages)
-        result[f"MAP of {samples} samples"] = chosen, time.perf_counter() - start
-        start = time.perf_counter()
-        mbr = ACPMBR(target="chrf", decoder="mbr")
-        texts = [mbr.rerank(Candidates.from_texts(texts)).text for texts in drawn]
-        result[f"MBR, chrF, {samples} samples"] = texts, time.perf_counter() - start + sampling
-    return result
+        output = model.generate(
+            **inputs,
+            forced_bos_token_id=tokenizer.get_lang_id(languages[1]),
+            max_new_tokens=2 * inputs["input_ids"].shape[1] + 10,
+            custom_generate=mbr,
+            return_dict_in_generate=True,
+        )
+        spent = time.perf_counter() - start
+        seconds["sampling"] += output.seconds["sampling"]
+        seconds["scoring"] += spent - output.seconds["sampling"]
+        for k, i in enumerate(chosen):
+            best[i], likely[i] = output.texts[k][0], most_probable.rerank(output.candidates[k]).text
+    return {
+        f"MAP of {samples} samples": (likely, seconds["sampling"]),
+        f"MBR, chrF, {samples} samples": (best, seconds["sampling"] + seconds["scoring"]),
+    }
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -84,7 +90,9 @@ def main(given: Sequence[str] | None = None) -> None:
     rows, examples = [], {}
     for side, languages in ((0, ("en", "de")), (1, ("de", "en"))):
         sources, references = [pair[side] for pair in pairs], [[pair[1 - side] for pair in pairs]]
-        outputs = systems(model, tokenizer, sources, languages, args.samples)
+        outputs = search_rows(model, tokenizer, sources, languages)
+        if args.samples:
+            outputs |= sampling_rows(model, tokenizer, sources, languages, args.samples)
         for name, (texts, seconds) in {"source copied": (sources, 0.0), **outputs}.items():
             scores = bleu.corpus_score(texts, references).score, chrf.corpus_score(texts, references).score
             row = {"direction": "→".join(languages), "search": name, "BLEU": scores[0], "chrF": scores[1]}
