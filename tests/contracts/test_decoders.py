@@ -20,7 +20,7 @@ from hf_acpmbr.observation import Budget, balanced, load_observation
 
 from ..decoding.worlds import World
 
-SEEDS = range(6)
+SEEDS = range(3)
 
 
 def stages(completer: Any, observe: Any = balanced, **budgets: Any) -> Callable[[], dict[str, Any]]:
