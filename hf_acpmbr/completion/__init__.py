@@ -13,6 +13,7 @@ COMPLETERS = {
     "als": "als:ALS",
     "agreement-als": "agreement_als:AgreementALS",
     "transfer": "transfer:Transfer",
+    "auto": "transfer:Transfer",
 }
 
 

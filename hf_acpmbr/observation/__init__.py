@@ -15,6 +15,7 @@ Observation: TypeAlias = Callable[[tuple[int, int], int, int], Pairs]
 
 OBSERVATIONS = {
     "adaptive": "adaptive:adaptive",
+    "auto": "adaptive:adaptive",
     "balanced": "balanced:balanced",
     "uniform": "uniform:uniform",
 }

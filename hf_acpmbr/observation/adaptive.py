@@ -12,23 +12,25 @@ from ..candidates import FloatArray, IntArray
 from ..matrix import Pairs
 from .balanced import balanced
 
-# How many posterior deviations above its mean a candidate is ranked at when it is decided who goes on.
-_OPTIMISM = 0.5
-# The share of the first round that goes to the candidates drawn most often and not to the guide's favourites: enough to
-# see whether the guide deserves its say.
-_UNGUIDED = 0.25
+# How many posterior deviations a candidate is given the benefit of when it is decided who can still be the best.
+_OPTIMISM = 1.0
+_ROUNDS = 5
+# Pseudo-references for each candidate of the first round, and the shares of its candidates that the guide chooses and
+# that are drawn most often; the rest is random. It shows how far the guide can be trusted.
+_FIRST_DEPTH, _GUIDED, _PROMINENT = 3, 0.5, 0.25
 # Scores of a text with itself, asked in the first round: two show whether they are all the same.
 _SELF_PAIRS = 2
-_WIDTH = 1.0
 
 
 @dataclass(frozen=True)
 class Adaptive:
     """Successive halving on the posterior of a completion.
 
-    The first round takes s ≈ √budget candidates: those that the guide ranks highest and some that were drawn most;
-    every further round half as many, by the posterior. All candidates of a round are scored against the same
-    pseudo-references, drawn by weight without replacement, so that what a pseudo-reference does to every candidate
+    The first of five rounds tries some candidates: half of them the guide's favourites, a quarter those drawn most, the
+    rest at random, so that it shows how far the guide can be trusted. Every further round takes those that can
+    still be the best by the posterior of all scores so far, at most half as many as the round before. All candidates
+    of a round are brought to the same depth in one sequence of pseudo-references, drawn by weight without
+    replacement, so that what a pseudo-reference does to every candidate
     cancels. The guide is the control variate: the completion carries its calibrated estimate, and the target's scores
     only have to tell the difference.
 
@@ -67,7 +69,7 @@ class Adaptive:
         with np.errstate(divide="ignore"):
             order = np.argsort(random.exponential(size=shape[1]) / share, kind="stable")
         standing = np.lexsort((random.random(shape[0]), -np.asarray(prominence, dtype=np.float64)))
-        return AdaptivePlan(shape, budget, self.confidence, order, standing)
+        return AdaptivePlan(shape, budget, self.confidence, order, standing, random)
 
     def __str__(self) -> str:
         return f"adaptive({self.confidence:g})"
@@ -83,10 +85,10 @@ class AdaptivePlan:
         confidence: of stopping early.
         order: (M,) the pseudo-references in the order in which they are used.
         standing: (N,) the candidates, the most prominent first.
+        random: for the first round.
         sizes: how many candidates took part in every round so far.
         clear: whether the leader was clear before the budget was spent.
         spent: pairs asked for so far.
-        finalists: the candidates of the last round.
     """
 
     shape: tuple[int, int]
@@ -94,17 +96,15 @@ class AdaptivePlan:
     confidence: float
     order: IntArray
     standing: IntArray
+    random: np.random.Generator
     sizes: list[int] = field(default_factory=list)
     clear: bool = False
     spent: int = 0
-    finalists: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         self._depth = np.zeros(self.shape[0], dtype=np.int64)
         self._own = np.empty(0, dtype=np.int64)
-        wide = 2 ** round(math.log2(_WIDTH * math.sqrt(self.budget)))
-        self._start = max(1, min(wide, self.shape[0], self.budget))
-        self._rounds = max(1, math.ceil(math.log2(self._start)))
+        self._to_go = _ROUNDS
 
     def next(self, mean: FloatArray, deviation: FloatArray) -> Pairs:
         """The pairs of the next round; none when the budget is spent or the leader is clear.
@@ -113,18 +113,19 @@ class AdaptivePlan:
             mean: (N,) what is expected of every candidate, more is better: by the guide at first, then the posterior.
             deviation: (N,) the posterior's standard deviations, leaving out what moves all candidates alike.
         """
-        to_go = self._rounds - len(self.sizes)
         if self.sizes and self.confidence < 1 and confidence_in_leader(mean, deviation) >= self.confidence:
             self.clear = True
-        if self.clear or to_go <= 0:
-            return Pairs.from_flat(np.empty(0, dtype=np.int64), self.shape)
-        allowance = (self.budget - self.spent) // to_go
-        survivors = self._survivors(mean, deviation, allowance)
-        own = self._self_pairs(survivors, allowance)
-        pairs = self._deepen(survivors, allowance - len(own), own)
-        self.finalists = survivors
-        self.sizes.append(len(survivors))
-        self.spent += len(pairs)
+        pairs = Pairs.from_flat(np.empty(0, dtype=np.int64), self.shape)
+        while not (self.clear or len(pairs)) and self._to_go:
+            allowance = (self.budget - self.spent) // self._to_go
+            self._to_go -= 1
+            if allowance:
+                survivors = self._survivors(mean, deviation, allowance)
+                own = self._self_pairs(survivors, allowance)
+                pairs = self._deepen(survivors, allowance - len(own), own)
+        if len(pairs):
+            self.sizes.append(len(survivors))
+            self.spent += len(pairs)
         return pairs
 
     @property
@@ -136,15 +137,18 @@ class AdaptivePlan:
 
     def _survivors(self, mean: FloatArray, deviation: FloatArray, allowance: int) -> IntArray:
         n, m = self.shape
-        halved = math.ceil(self._start / 2 ** len(self.sizes))
-        # No more than get one score each, no fewer than can use up what the round may spend.
-        size = min(max(halved, 2, math.ceil(allowance / m)), n, max(allowance, 1))
-        ranked = np.argsort(-(mean + _OPTIMISM * deviation), kind="stable")
+        depth = 2 ** len(self.sizes) if self.sizes else _FIRST_DEPTH
+        # No fewer than can use up what the round may spend.
+        size = min(max(allowance // depth, 2, math.ceil(allowance / m)), n, max(allowance, 1))
+        optimistic = mean + _OPTIMISM * deviation
+        ranked = np.argsort(-optimistic, kind="stable")
         if self.sizes:
-            return ranked[:size]
-        favourites = ranked[: size - int(_UNGUIDED * size)]
+            plausible = np.count_nonzero(optimistic >= np.max(mean - _OPTIMISM * deviation))
+            return ranked[: min(size, max(plausible, 2, math.ceil(allowance / m)))]
+        favourites = ranked[: math.ceil(_GUIDED * size)]
         others = self.standing[~np.isin(self.standing, favourites)]
-        return np.concatenate([favourites, others[: size - len(favourites)]])
+        prominent, rest = np.split(others, [math.ceil(_PROMINENT * size)])
+        return np.concatenate([favourites, prominent, self.random.permutation(rest)])[:size]
 
     def _self_pairs(self, survivors: IntArray, allowance: int) -> IntArray:
         """In a square matrix the first round also asks how some candidates score with themselves."""

@@ -58,15 +58,23 @@ def test_survivors_meet_the_same_pseudo_references_and_fewer_of_them_more():
     matrix = np.random.default_rng(1).random((64, 50))
     plan = Adaptive(confidence=1).plan((64, 50), 400, np.ones(50), np.ones(64), 0)
     rounds = play(plan, matrix)
-    assert plan.sizes == sorted(plan.sizes, reverse=True)
-    assert plan.sizes[0] == 16
-    assert plan.sizes[-1] <= 3
+    assert plan.sizes[0] > 4 * plan.sizes[-1]
     seen = {row: set() for row in range(64)}
     for pairs in rounds:
         for row, column in zip(pairs.rows, pairs.columns, strict=True):
             seen[row].add(column)
-        survivors = np.unique(pairs.rows)
+        deepest = max(map(len, seen.values()))
+        survivors = [row for row in np.unique(pairs.rows) if len(seen[row]) == deepest]
         assert all(seen[row] == seen[survivors[0]] for row in survivors)
+
+
+def test_only_those_who_can_still_be_the_best_go_on():
+    plan = Adaptive(confidence=1).plan((50, 40), 500, np.ones(40), np.ones(50), 0)
+    plan.next(np.zeros(50), np.zeros(50))
+    mean = np.zeros(50)
+    mean[:4] = [1.0, 0.95, 0.9, 0.85]
+    rows = np.unique(plan.next(mean, np.full(50, 0.1)).rows)
+    assert set(rows) <= {0, 1, 2, 3}
 
 
 def test_pseudo_references_come_by_weight():
@@ -79,11 +87,9 @@ def test_the_first_round_follows_the_guide_but_hears_the_prominent_too():
     guide, prominence = np.arange(100.0), np.arange(100.0)[::-1]
     plan = Adaptive().plan((100, 80), 256, np.ones(80), prominence, 0)
     rows = np.unique(plan.next(guide, np.zeros(100)).rows)
-    assert len(rows) == 16
-    assert set(rows[rows < 50]) == set(range(np.count_nonzero(rows < 50)))
-    assert set(rows[rows >= 50]) == set(range(100 - np.count_nonzero(rows >= 50), 100))
-    assert np.count_nonzero(rows < 50) >= 4
-    assert np.count_nonzero(rows >= 50) >= 8
+    assert len(rows) == 17
+    assert set(range(91, 100)) <= set(rows)
+    assert set(range(5)) <= set(rows)
 
 
 def test_confidence_is_the_union_bound_of_normal_posteriors():
