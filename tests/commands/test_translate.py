@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hf_acpmbr.cli import main
+from hf_acpmbr.embedded import TRANSLATOR
 from tests.models import tiny_pair
 
 LINES = ["the cat sat on the mat", "a dog ran", "we see the sun", "the red dog", "a mat", "a red cat", "the sun"]
@@ -132,3 +133,14 @@ def test_decoder_only_models_with_a_prompt(source: Path, tmp_path: Path) -> None
         part.save_pretrained(path)
     assert main(arguments(path, source, output, "--quiet", "--prompt", "see {source}", "--chat")) == 0
     assert output.read_bytes().count(b"\n") == len(LINES)
+
+
+@pytest.mark.skipif(not (TRANSLATOR / "config.json").is_file(), reason="the embedded translator is not there")
+def test_the_default_model_translates_english_into_german(tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("Where is the station?\nTom is reading a book.\n", encoding="utf-8")
+    files = ["--input", str(source), "--output", str(output)]
+    assert main(["translate", *files, "--num-candidates", "32", "--quiet", "--device", "cpu"]) == 0
+    first, second = output.read_text(encoding="utf-8").splitlines()
+    assert first.startswith("W")
+    assert "Tom" in second

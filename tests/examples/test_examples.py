@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_acpmbr.embedded import TRANSLATOR
 from tests.models import tiny_pair
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -49,6 +50,14 @@ def test_encoder_decoder_examples(
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     run(name, "--model", str(folders["m2m100"]), *SMALL, monkeypatch=monkeypatch, cwd=tmp_path)
     assert capsys.readouterr().out
+
+
+@pytest.mark.skipif(not (TRANSLATOR / "config.json").is_file(), reason="the embedded translator is not there")
+def test_the_default_is_the_embedded_translator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("drop_in_generate.py", "--num-candidates", "16", monkeypatch=monkeypatch, cwd=tmp_path)
+    assert "Where is the station? → W" in capsys.readouterr().out
 
 
 def test_rerank_strings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
