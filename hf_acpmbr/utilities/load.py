@@ -18,7 +18,7 @@ def available_utilities() -> list[str]:
     return list(UTILITIES)
 
 
-def load_utility(name: str, **options: Any) -> Utility:
+def load_utility(name: str, /, **options: Any) -> Utility:
     """A utility by name ("chrf", "bleurt-20", ...), hub id or path of a checkpoint, or path of an `evaluate` script.
 
     Args:
@@ -37,7 +37,7 @@ def load_utility(name: str, **options: Any) -> Utility:
     return factory(**{**entry.options, **named, **options})
 
 
-def as_utility(utility: Any, **options: Any) -> Utility:
+def as_utility(utility: Any, /, **options: Any) -> Utility:
     """Whatever users have, as a Utility: one already, a name, an `evaluate` module, a callable, or an object with
     `score(hypotheses, references, sources=None)` and `higher_is_better`."""
     if isinstance(utility, str):

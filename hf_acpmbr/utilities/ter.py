@@ -11,7 +11,7 @@ from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable, Utility
 from .ter_edits import count_edits
 
-_PAIRS_AT_ONCE = 2048  # pairs whose shifts are searched together
+_PAIRS_AT_ONCE = 4096  # pairs whose shifts are searched together
 
 
 class TER(Utility):

@@ -156,33 +156,41 @@ def _distances(
     table = np.empty((longest_h + 1 if keep else 1, *row.shape), dtype=kind)
     table[0] = row
     out = r_sizes.copy()
-    ratio = r_sizes / np.maximum(h_sizes, 1)
-    beam = np.where(ratio / 2 > BEAM_WIDTH, np.ceil(ratio / 2 + BEAM_WIDTH), BEAM_WIDTH)
-    for i in range(1, longest_h + 1):
-        diagonal = np.floor(i * ratio)
-        low = np.maximum(diagonal - beam, 0)
-        high = np.where(h_sizes == i, r_sizes + 1, np.minimum(r_sizes + 1, diagonal + beam))
-        first, last = int(low.min()), int(high.max())  # nothing is computed outside the widest beam
+    low, high = _beams(h_sizes, r_sizes, longest_h)
+    bounds = zip(low.min(axis=1), low.max(axis=1), high.min(axis=1), high.max(axis=1), strict=True)
+    ends = {int(size): np.flatnonzero(h_sizes == size) for size in np.unique(h_sizes)}
+    for i, (first, first_max, last_min, last) in enumerate(bounds, start=1):
+        # Nothing is computed outside the widest beam of the batch.
         new = np.full_like(row, far)
-        band = new[first:last]
+        band, inside = new[first:last], j[first:last]
         np.add(row[first:last], 1, out=band)
         skip = int(first == 0)
         differ = references[first + skip - 1 : last - 1] != hypotheses[i - 1]
         np.minimum(band[skip:], row[first + skip - 1 : last - 1] + differ, out=band[skip:])
-        inside = j[first:last]
-        if low.max() > first:
-            band[inside < low] = far
+        if first_max > first:
+            band[inside < low[i - 1]] = far
         band -= inside
         np.minimum.accumulate(band, axis=0, out=band)
         band += inside
-        if low.max() > first or high.min() < last:
-            band[(inside < low) | (inside >= high)] = far
+        if first_max > first or last_min < last:
+            band[(inside < low[i - 1]) | (inside >= high[i - 1])] = far
         row = new
         if keep:
             table[i] = row
-        ended = np.flatnonzero(h_sizes == i)
-        out[ended] = row[r_sizes[ended], ended]
+        if i in ends:
+            out[ends[i]] = row[r_sizes[ends[i]], ends[i]]
     return out, table
+
+
+def _beams(h_sizes: IntArray, r_sizes: IntArray, rows: int) -> tuple[IntArray, IntArray]:
+    """(rows, B) first column of each row's beam and the one after its last; the last row reaches the end."""
+    ratio = r_sizes / np.maximum(h_sizes, 1)
+    width = np.where(ratio / 2 > BEAM_WIDTH, np.ceil(ratio / 2 + BEAM_WIDTH), BEAM_WIDTH)
+    i = np.arange(1, rows + 1)[:, None]
+    diagonal = np.floor(i * ratio)
+    high = np.where(h_sizes == i, r_sizes + 1, np.minimum(r_sizes + 1, diagonal + width))
+    low = np.minimum(np.maximum(diagonal - width, 0), r_sizes)  # rows past a hypothesis's end are not used
+    return low.astype(np.int64), np.maximum(high, low + 1).astype(np.int64)
 
 
 def _alignments(
