@@ -16,8 +16,9 @@ from ._normal_equations import Observations
 # Variances start at these shares of what the guide leaves unexplained, and are held for some sweeps: learnt from the
 # first sweep on, they would shrink away factors that have not found their direction yet.
 _EFFECT_SHARE, _NOISE_SHARE, _HELD_SWEEPS = 0.2, 0.1, 8
-# Guide factors below this share of the strongest one start anew at random.
-_LIVE = 0.03
+# Guide factors below this share of the strongest one start anew at random, and all do where together they explain
+# less than this share of the target's variance: as directions to start from they would be worse than none.
+_LIVE, _WORTH = 0.03, 0.01
 _LEAST_VARIANCE = 1e-8
 
 
@@ -121,6 +122,11 @@ class Fit:
             out[self.live] = self.slopes.each[3 : 3 + np.count_nonzero(self.live)]
         return out
 
+    def _explained(self, slopes: Slopes) -> float:
+        """The variance that the guide's factors account for at the start."""
+        products = self._design(self.guide.column_factors)[:, 3 : 3 + np.count_nonzero(self.live)]
+        return float((products @ slopes.each[3 : 3 + products.shape[1]]).var())
+
     def _row_means(self) -> FloatArray:
         effects = self.slopes_of("row") * self.guide.row_effects
         if self.features.shape[1]:
@@ -216,7 +222,9 @@ def fit(
         guide = replace(guide, row_factors=guide.row_factors * unstretch, column_factors=guide.column_factors * stretch)
     state = Fit(scores, guide, features, live)
     if start is None:
-        _, unexplained = settle(scores.values, state._design(guide.column_factors), state._groups())
+        slopes, unexplained = settle(scores.values, state._design(guide.column_factors), state._groups())
+        if live.any() and state._explained(slopes) < _WORTH:
+            return fit(scores, guide.without_factors(), features, rank, None, seed, max_sweeps, tolerance)
         noise = np.random.default_rng(seed).normal(0.0, size * np.sqrt(unexplained), (rank, m))
         start = guide.column_factors + noise
     return state.run(start, max_sweeps, tolerance)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,11 @@ class Guide:
     column_factors: FloatArray
     residuals: ObservedScores
     own_excess: FloatArray | None = None
+
+    def without_factors(self) -> Guide:
+        """Its effects and residuals alone."""
+        zeros = np.zeros_like(self.row_factors), np.zeros_like(self.column_factors)
+        return replace(self, row_factors=zeros[0], column_factors=zeros[1])
 
     def residuals_at(self, rows: IntArray, columns: IntArray) -> FloatArray:
         """(k,) residuals of these entries, 0 where the guide was not observed."""

@@ -13,7 +13,7 @@ from ..matrix import Pairs
 from .balanced import balanced
 
 # How many posterior deviations a candidate is given the benefit of when it is decided who can still be the best.
-_OPTIMISM = 1.0
+_OPTIMISM = 1.5
 _ROUNDS = 5
 # Pseudo-references for each candidate of the first round, and the shares of its candidates that the guide chooses and
 # that are drawn most often; the rest is random. It shows how far the guide can be trusted.
