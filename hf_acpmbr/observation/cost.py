@@ -11,8 +11,8 @@ class Budget:
 
     Args:
         reduction: r, the paper's rate: one pair in r.
-        per_row: so many scores for each candidate, that is r = M / per_row. Unlike r it keeps its meaning for any N: with
-            N = M = 1,024 the paper's Low has 32 target scores a row and its High 1, and so they have with N = 64.
+        per_row: so many scores for each candidate, that is r = M / per_row. Unlike r it keeps its meaning for any N:
+            with N = M = 1,024 the paper's Low has 32 target scores a row and its High 1, and so they have with N = 64.
 
     Both count the candidates *drawn*, duplicates included, so the cost is never above the paper's; where the unique
     pairs are fewer, all of them are scored and nothing needs to be completed.
