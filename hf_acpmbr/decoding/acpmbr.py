@@ -70,8 +70,8 @@ class ACPMBR(Decoder):
         assert problem.target is not None
         if not hasattr(self.completer, "learn"):
             raise ValueError(
-                f"observation {_name(self.observe)!r} needs a completer that knows how sure it is, "
-                f"got {_name(self.completer)}: choose completer='transfer'"
+                f"observation {_name(self.observe)} needs a completer that knows how sure it is, "
+                f"got {type(self.completer).__name__}: choose completer='transfer'"
             )
         weights, counts = problem.references.weights, problem.candidates.counts
         plan = self.observe.plan(problem.shape, budget, weights, counts, problem.seed_for(0))  # type: ignore[attr-defined]

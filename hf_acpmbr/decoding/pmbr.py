@@ -86,7 +86,8 @@ def guide_gains(problem: Problem, guides: Sequence[ObservedScores]) -> list[Obse
 
 
 def _name(stage: object) -> str:
-    return getattr(stage, "__name__", type(stage).__name__)
+    """A plan's name: that of a function, or with its settings that of an object."""
+    return str(getattr(stage, "__name__", stage))
 
 
 def _settings(completer: object) -> str:

@@ -178,6 +178,7 @@ def test_the_decision_says_that_it_stopped_early():
     decision = decode(target, guide, candidates, confidence=0.95)
     assert decision.index == 5
     assert "stopped early" in decision.status
+    assert "observation:adaptive(0.95)" in decision.signature
     assert decision.calls["target"] < candidates.total**2 // 64
 
 
