@@ -142,11 +142,10 @@ def write_encoder(folder: Path, texts: Sequence[str]) -> None:
     BertModel(BertConfig(vocab_size=len(numbers), **shape)).save_pretrained(folder)
 
 
-def bertscore_loop(folder: str, hypotheses: list[str], references: list[str], size: int = 16) -> np.ndarray:
+def bertscore_loop(
+    tokenizer: Any, model: Any, hypotheses: list[str], references: list[str], size: int = 16
+) -> np.ndarray:
     """Both texts of every pair through the encoder, batch by batch, then greedy matching."""
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     out = []
     for start in range(0, len(hypotheses), size):
         sides = []
@@ -172,12 +171,15 @@ def bench_bertscore(texts: int, sample: int) -> None:
     rows, columns = np.divmod(np.arange(len(hypotheses) * len(references)), len(references))
     chosen = np.random.default_rng(1).choice(rows.size, min(sample, rows.size), replace=False)
     left, right = [hypotheses[k] for k in rows[chosen]], [references[k] for k in columns[chosen]]
+    from transformers import AutoModel, AutoTokenizer
+
     with tempfile.TemporaryDirectory() as name:
         write_encoder(Path(name), real_pairs(2000)[0])
         utility = load_utility("bertscore", checkpoint=name, device="cpu", layer=6)
         utility.score(hypotheses[:1], references[:1])
         ours, matrix = cpu_seconds(lambda: utility.prepare(hypotheses, references)(rows, columns))
-        loop, expected = cpu_seconds(lambda: bertscore_loop(name, left, right))
+        tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name).eval()
+        loop, expected = cpu_seconds(lambda: bertscore_loop(tokenizer, model, left, right))
     difference = float(np.abs(matrix[chosen] - expected).max())
     report("bertscore", ours, loop, rows.size, len(left), BARS["bertscore"], difference)
 

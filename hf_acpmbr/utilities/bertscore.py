@@ -26,6 +26,7 @@ LAYERS = {
     "xlm-roberta-large": 17,
     "deberta-xlarge-mnli": 40,
 }
+_COLUMNS_AT_ONCE = 512  # references whose token similarities are held at a time
 _OUTPUTS = ("f1", "precision", "recall")
 
 
@@ -109,9 +110,10 @@ class _BERTScoreKernel:
 
         out = np.zeros(hypotheses.size)
         with torch.inference_mode():
-            for start, end, order in _by_row(hypotheses):
-                pairs = order[start:end]
-                out[pairs] = self._row(int(hypotheses[pairs[0]]), references[pairs])
+            for row in _by_row(hypotheses):
+                for start in range(0, row.size, _COLUMNS_AT_ONCE):
+                    pairs = row[start : start + _COLUMNS_AT_ONCE]
+                    out[pairs] = self._row(int(hypotheses[pairs[0]]), references[pairs])
         baseline = self.utility.baseline
         return out if baseline is None else (out - baseline) / (1.0 - baseline)
 
@@ -183,9 +185,8 @@ class _Frequency:
         return torch.log((self.size + 1) / (counts + 1))
 
 
-def _by_row(rows: IntArray) -> list[tuple[int, int, IntArray]]:
+def _by_row(rows: IntArray) -> list[IntArray]:
+    """Positions of each distinct value."""
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if rows.size else rows
-    ends = np.append(starts[1:], rows.size)
-    return [(int(start), int(end), order) for start, end in zip(starts, ends, strict=True)]
+    return np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1) if rows.size else []
