@@ -14,7 +14,7 @@ comes last, (d+2, N), as in `_normal_equations`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,15 @@ from ._normal_equations import Dense, Observations, Thin
 _CHUNK = 2**18
 _INVERSE_CHUNK = 256
 _FLOOR = 1e-9
+
+
+@cache
+def _triangle(size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Rows and columns of a packed upper triangle, and the (size, size) places of all entries in it."""
+    first, second = np.triu_indices(size)
+    place = np.empty((size, size), dtype=np.intp)
+    place[first, second] = place[second, first] = np.arange(len(first))
+    return first, second, place
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +71,7 @@ class Block:
     def packed_moments(self) -> FloatArray:
         """((d+2)(d+3)/2, n) the upper triangle of E[vector vectorᵀ]."""
         size = len(self.vectors)
-        first, second = np.triu_indices(size)
+        first, second, _ = _triangle(size)
         moments = self.vectors[first] * self.vectors[second]
         fixed = size - 1 if self.is_rows else 0
         free = (first != fixed) & (second != fixed)
@@ -98,9 +107,7 @@ class Sums:
         size = len(self.moment)
         free = np.arange(size - 1) + (0 if is_rows else 1)
         constant = size - 1 if is_rows else 0
-        place = np.empty((size, size), dtype=np.intp)
-        first, second = np.triu_indices(size)
-        place[first, second] = place[second, first] = np.arange(len(first))
+        place = _triangle(size)[2]
         every = bool(seen.all())
         packed, moment, center = (a if every else a[:, seen] for a in (self.packed, self.moment, prior.mean))
         precision = 1.0 / prior.variance
@@ -118,7 +125,7 @@ class Sums:
 
     def squared_error(self, moving: Block, square_sum: float) -> float:
         """E Σ_obs (x − prediction)², from the sums alone."""
-        first, second = np.triu_indices(len(self.moment))
+        first, second, _ = _triangle(len(self.moment))
         twice = np.where(first == second, 1.0, 2.0)
         quadratic = twice @ np.einsum("pn,pn->p", self.packed, moving.packed_moments)
         return max(square_sum + float(quadratic - 2 * np.vdot(self.moment, moving.vectors)), 0.0)
@@ -180,13 +187,12 @@ def invert(systems: FloatArray) -> None:
     """
     for start in range(0, systems.shape[2], _INVERSE_CHUNK):
         view = systems[:, :, start : start + _INVERSE_CHUNK]
-        work = np.ascontiguousarray(view)
+        work, update = view.copy(), np.empty_like(view)
         for k in range(len(work)):
             pivot = 1.0 / work[k, k]
             column = work[:, k] * pivot
-            row = work[k].copy()
-            work -= column[:, None] * row[None]
-            work[k] = column
-            work[:, k] = column
+            np.multiply(column[:, None], work[k], out=update)
+            work -= update
+            work[k] = work[:, k] = column
             work[k, k] = -pivot
         np.negative(work, out=view)
