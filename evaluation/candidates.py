@@ -84,14 +84,26 @@ class Translator:
     def __init__(self, settings: EvaluationSettings, pair: str, device: str) -> None:
         self.model, self.tokenizer = load_model(settings.model, device)
         self.settings = settings.model
-        self.source_language, self.target_language = pair.split("-")
+        self.source_language, self.target_language = (settings.model.languages.get(c, c) for c in pair.split("-"))
         self.arguments = dict(settings.model.generate)
-        if hasattr(self.tokenizer, "src_lang"):
-            self.tokenizer.src_lang = self.source_language
-        if hasattr(self.tokenizer, "get_lang_id"):
-            self.arguments.setdefault("forced_bos_token_id", self.tokenizer.get_lang_id(self.target_language))
+        self._set_languages()
         sampling = dataclasses.asdict(settings.sampling)
         self.mbr = ACPMBR(self.tokenizer, config=MBRConfig(decoder="map", seed=settings.seed, **sampling))
+
+    def _set_languages(self) -> None:
+        """Source language in the tokenizer, target language as the forced first token, for models that know them."""
+        if not hasattr(self.tokenizer, "src_lang"):
+            return
+        self.tokenizer.src_lang = self.source_language
+        if hasattr(self.tokenizer, "get_lang_id"):
+            token = self.tokenizer.get_lang_id(self.target_language)
+        else:
+            token = self.tokenizer.convert_tokens_to_ids(self.target_language)
+            if token in (None, self.tokenizer.unk_token_id):
+                raise ValueError(
+                    f"{self.target_language!r} is no language of this tokenizer: map it by model.languages"
+                )
+        self.arguments.setdefault("forced_bos_token_id", token)
 
     def sample(self, text: str) -> tuple[Candidates, int]:
         """The candidates, and how many decoder rows they took."""
@@ -99,7 +111,7 @@ class Translator:
         prompt = self.settings.prompt
         for name, language in languages.items():
             prompt = prompt.replace(name, language)
-        inputs = encode(self.tokenizer, [text], device=self.model.device, prompt=prompt, chat=self.settings.chat)
+        inputs = encode(self.tokenizer, [text], self.model, prompt=prompt, chat=self.settings.chat)
         output = self.model.generate(
             **inputs, custom_generate=self.mbr, sources=[text], return_dict_in_generate=True, **self.arguments
         )
@@ -123,7 +135,5 @@ def load_model(settings: ModelSettings, device: str) -> tuple[Any, Any]:
     encoder_decoder = config.is_encoder_decoder
     loader = transformers.AutoModelForSeq2SeqLM if encoder_decoder else transformers.AutoModelForCausalLM
     tokenizer = transformers.AutoTokenizer.from_pretrained(settings.name)
-    if not encoder_decoder:
-        tokenizer.padding_side = "left"
-        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return loader.from_pretrained(settings.name, dtype=dtype).to(device).eval(), tokenizer

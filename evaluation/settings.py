@@ -45,6 +45,7 @@ class ModelSettings:
         prompt, chat: for decoder-only models, see `hf_acpmbr.inputs.encode`; {source_language} and
             {target_language} are filled in.
         generate: further arguments of `model.generate`, such as max_new_tokens.
+        languages: the tokenizer's own codes where they differ from the pair's: {en: eng_Latn, de: deu_Latn}.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelSettings:
     prompt: str = "{source}"
     chat: bool = False
     generate: Mapping[str, Any] = field(default_factory=dict)
+    languages: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ _SECTIONS: dict[str, type] = {
     "sampling": SamplingSettings,
     "figures": FigureSettings,
 }
-_MAPPINGS = {"generate", "distilled_rates", "mbr", "utility_options"}
+_MAPPINGS = {"generate", "languages", "distilled_rates", "mbr", "utility_options"}
 _AT_LEAST_ONE = {"limit", "num_candidates", "max_rows", "shard_size", "threads"}
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.models import BOS, EOS, PAD, tiny_model
+from tests.utilities.checkpoints import write_bleurt
 
 WORDS = ["the", "a", "dog", "cat", "sees", "likes", "big", "small", "red", "house", "tree", "never", "runs", "sleeps"]
 WORDS += ["old", "new", "here", "there", "often"]
@@ -47,7 +47,13 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def small_settings(translator: Path, sentences: Path, **changes: Any) -> dict[str, Any]:
+@pytest.fixture(scope="session")
+def metric(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A learned metric: random weights in BLEURT's public format."""
+    return write_bleurt(tmp_path_factory.mktemp("metrics") / "tiny-bleurt")
+
+
+def small_settings(translator: Path, sentences: Path, metric: Path) -> dict[str, Any]:
     return {
         "name": "tiny",
         "data": {"name": str(sentences), "pairs": ["en-de"]},
@@ -55,19 +61,11 @@ def small_settings(translator: Path, sentences: Path, **changes: Any) -> dict[st
         "sampling": {"num_candidates": 16, "epsilon": 0.0},
         "target": "chrf",
         "distilled": ["bleu"],
-        "metrics": ["chrf++", "chrf", "bleu", "ter"],
+        "metrics": [str(metric), "chrf", "bleu"],
         "budgets": {
-            "low": {"preset": "low", "mbr": {"scores_per_row": 4, "distilled_scores_per_row": 8}},
-            "high": {"preset": "high", "count": "unique", "distilled_rates": {"bleu": 256}},
+            "low": {"preset": "low", "mbr": {"scores_per_row": 4, "distilled_scores_per_row": 8, "max_sweeps": 4}},
+            "high": {"preset": "high", "count": "unique", "distilled_rates": {"bleu": 256}, "mbr": {"max_sweeps": 4}},
         },
         "figures": {"scores_per_row": [1, 2], "agreement": [0.5], "base": "high"},
         "shard_size": 2,
-        **changes,
     }
-
-
-@pytest.fixture
-def config(translator: Path, sentences: Path, tmp_path: Path) -> Path:
-    file = tmp_path / "tiny.yaml"
-    file.write_text(yaml.safe_dump(small_settings(translator, sentences)), encoding="utf-8")
-    return file

@@ -1,0 +1,262 @@
+"""Whole runs with a tiny random translator: same files whoever makes them and however often they are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from evaluation import run_wmt
+from evaluation.candidates import CandidatesPhase
+from evaluation.layout import Layout
+from evaluation.plots import draw
+from evaluation.report import write_report
+from evaluation.results import open_results
+from evaluation.scoring import MatrixPhase
+from evaluation.table import build_table
+from evaluation.tune import tune
+from tests.evaluation.conftest import small_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = str(ROOT / "evaluation" / "run_wmt.py")
+
+
+def results_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a run but the log of its times."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = {path: str(path.relative_to(folder)) for path in files}
+    return {names[path]: path.read_bytes() for path in files if not names[path].startswith("log")}
+
+
+def start(command: list[str], **environment: str) -> subprocess.Popen[str]:
+    # One thread, no inherited launcher: as in the process that made the results to compare with.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK", "MASTER_ADDR")}
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**inherited, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def two_processes(*arguments: str) -> subprocess.Popen[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    return start([*launcher, SCRIPT, *arguments, "--processes", "2"], ACCELERATE_USE_CPU="true")
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
+    return output
+
+
+def kill_when(process: subprocess.Popen[str], reached: Path) -> None:
+    """kill -9 of the launcher and all it started, as soon as a file is there."""
+    deadline = time.monotonic() + 600
+    while not reached.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, f"{reached} never came"
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture(scope="session")
+def finished(
+    translator: Path, sentences: Path, metric: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """(configuration, folder) of a run by one process that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs")
+    config = folder / "tiny.yaml"
+    config.write_text(yaml.safe_dump(small_settings(translator, sentences, metric), sort_keys=False), encoding="utf-8")
+    assert run_wmt.main(["--config", str(config), "--output", str(folder / "one")]) == 0
+    return config, folder / "one"
+
+
+@pytest.fixture
+def copy(finished: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    shutil.copytree(finished[1], tmp_path / "copy")
+    return finished[0], tmp_path / "copy"
+
+
+def run_again(config: Path, folder: Path, *arguments: str) -> None:
+    assert run_wmt.main(["--config", str(config), "--output", str(folder), *arguments]) == 0
+
+
+def test_two_gloo_processes_give_the_same_files_as_one(finished, tmp_path):
+    config, expected = finished
+    output = finish(two_processes("--config", str(config), "--output", str(tmp_path / "two")))
+    assert results_of(tmp_path / "two") == results_of(expected)
+    assert "AC-PMBR high" in output
+    assert output.count("en-de, 6 sentences") == 1, "only the main process prints"
+
+
+def test_a_run_killed_in_the_middle_resumes_to_the_same_files(finished, tmp_path):
+    config, expected = finished
+    folder = tmp_path / "killed"
+    process = start([sys.executable, SCRIPT, "--config", str(config), "--output", str(folder)])
+    kill_when(process, folder / "shards" / "en-de" / "matrix-chrf" / "00000.json")
+    assert not (folder / "run.en-de.json").exists(), "it was killed before its end"
+    run_again(config, folder)
+    assert results_of(folder) == results_of(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["candidates", "matrix-bleu", "decisions"])
+def test_two_killed_processes_resume_as_two_to_the_same_files(finished, tmp_path, phase):
+    config, expected = finished
+    arguments = ("--config", str(config), "--output", str(tmp_path / "killed"))
+    kill_when(two_processes(*arguments), tmp_path / "killed" / "shards" / "en-de" / phase / "00001.json")
+    finish(two_processes(*arguments))
+    assert results_of(tmp_path / "killed") == results_of(expected)
+
+
+@pytest.mark.parametrize("phase", ["candidates", "matrix-chrf", "decisions"])
+def test_a_corrupt_shard_is_found_and_made_again(copy, finished, phase):
+    config, folder = copy
+    shard = folder / "shards" / "en-de" / phase / "00001.parquet"
+    untouched = [path for path in (folder / "shards").rglob("*.parquet") if path != shard]
+    before = {path: path.stat().st_mtime_ns for path in untouched}
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 255
+    shard.write_bytes(data)
+    run_again(config, folder)
+    assert results_of(folder) == results_of(finished[1])
+    assert {path: path.stat().st_mtime_ns for path in untouched} == before, "nothing else is made again"
+
+
+def test_a_finished_run_loads_no_model(copy, monkeypatch):
+    monkeypatch.setattr(CandidatesPhase, "start", lambda *_: pytest.fail("loaded the model"))
+    monkeypatch.setattr(MatrixPhase, "start", lambda *_: pytest.fail("loaded a utility"))
+    run_again(*copy)
+
+
+def test_more_sentences_extend_a_run_and_other_settings_do_not_replace_it(finished, tmp_path):
+    config, expected = finished
+    folder = tmp_path / "grown"
+    run_again(config, folder, "--limit", "3")
+    first = (folder / "shards" / "en-de" / "candidates" / "00000.parquet").stat().st_mtime_ns
+    with pytest.raises(ValueError, match="made with other settings: choose another --output"):
+        run_wmt.main(["--config", str(config), "--output", str(folder), "--num-candidates", "8"])
+    run_again(config, folder)
+    assert (folder / "shards" / "en-de" / "candidates" / "00000.parquet").stat().st_mtime_ns == first
+    grown, whole = results_of(folder), results_of(expected)
+    assert {name: data for name, data in grown.items() if "run." not in name} == {
+        name: data for name, data in whole.items() if "run." not in name
+    }
+
+
+def test_a_failed_source_is_reported_and_loses_no_other(finished, tmp_path, monkeypatch, capsys):
+    config, expected = finished
+    original = CandidatesPhase.source_rows
+
+    def failing(self, source, given):
+        if source.index == 3:
+            raise MemoryError("too long")
+        return original(self, source, given)
+
+    monkeypatch.setattr(CandidatesPhase, "source_rows", failing)
+    run_again(config, tmp_path / "run")
+    monkeypatch.undo()
+    assert "1 sources failed and are left out" in capsys.readouterr().out
+    failure = json.loads((tmp_path / "run" / "failures.en-de.jsonl").read_text())
+    assert failure == {"index": 3, "id": "00003", "error": "candidates: MemoryError: too long"}
+    (results,), (whole,) = open_results(tmp_path / "run"), open_results(expected)
+    assert results.indices == [0, 1, 2, 4, 5]
+    for key, row in results.rows.items():
+        assert row.texts == [text for i, text in enumerate(whole.rows[key].texts) if i != 3]
+    run_again(config, tmp_path / "run", "--retry-failed")
+    assert results_of(tmp_path / "run") == results_of(expected)
+
+
+def test_a_run_where_everything_fails_says_why(finished, tmp_path, monkeypatch):
+    def failing(self, source, given):
+        raise ValueError("no such language")
+
+    monkeypatch.setattr(CandidatesPhase, "source_rows", failing)
+    with pytest.raises(RuntimeError, match="every source failed; the first: candidates: ValueError: no such language"):
+        run_wmt.main(["--config", str(finished[0]), "--output", str(tmp_path / "run")])
+
+
+def test_without_full_matrices_the_choices_are_the_same_at_fewer_calls(finished, tmp_path):
+    config, full = finished
+    run_again(config, tmp_path / "observed", "--no-full-matrices")
+    assert not list((tmp_path / "observed" / "shards" / "en-de").glob("matrix-*"))
+    (observed,), (simulated,) = open_results(tmp_path / "observed"), open_results(full)
+    for row in observed.table:
+        twin = simulated.rows[row.row.key]
+        assert row.calls == twin.calls
+        agreeing = sum(a == b for a, b in zip(row.texts, twin.texts, strict=True))
+        assert agreeing >= 5, "stored matrices are float32, which may decide a tie otherwise"
+
+
+def test_full_mbr_has_no_regret_and_the_oracle_is_best(finished):
+    (results,) = open_results(finished[1])
+    rows = {row.row.key: row for row in results.table}
+    assert rows["mbr"].regret.max() == 0
+    table = build_table(results)
+    chrf = {row[0].text: float(row[table.header.index("chrF")].text) for row in table.rows if row is not None}
+    assert max(chrf, key=chrf.get) == "Oracle"
+
+
+def test_tables_figures_and_report_are_made(copy):
+    folder = copy[1]
+    report = write_report(folder)
+    page = report.read_text(encoding="utf-8")
+    (results,) = open_results(folder)
+    assert page.count("<svg") == 3
+    assert results.signature.split("|")[0] in page
+    assert 'src="' not in page
+    assert "<script" not in page
+    assert page.count("<div class=case>") > 0
+    for name in ("table", "significance"):
+        for extension in ("txt", "md", "tex", "csv"):
+            assert (folder / f"{name}.en-de.{extension}").stat().st_size > 100
+    for figure in draw(results, folder / "figures").values():
+        assert figure.stat().st_size > 5000
+        assert figure.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_report_escapes_what_models_write(copy):
+    folder = copy[1]
+    run = folder / "run.en-de.json"
+    run.write_text(
+        run.read_text(encoding="utf-8").replace("the big dog", "<script>alert(1)</script>"), encoding="utf-8"
+    )
+    assert "<script>" not in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_tuning_scores_nothing_and_agrees_with_the_table(finished):
+    folder = finished[1]
+    (results,) = open_results(folder)
+    found = tune(folder, gammas=(0.5, 1.0), ranks=(2, 8))
+    assert len(found) == 2 * 2 * 2
+    for block in ("low", "high"):
+        errors = [entry.error for entry in found if entry.budget == block]
+        assert errors == sorted(errors)
+        same = [e for e in found if (e.budget, e.gamma, e.rank) == (block, 0.5, 8)]
+        expected = results.rows[f"acpmbr/{block}/bleu/agreement-0.5"].mean("completion_error")
+        assert same[0].error == pytest.approx(expected, rel=1e-12)
+
+
+def test_published_numbers_stand_beside_ours(finished):
+    (results,) = open_results(finished[1])
+    data = results.settings.data
+    object.__setattr__(data, "name", "wmt23")
+    table: Layout = build_table(results, published=True)
+    place = table.header.index("MSE (published)")
+    published = {row[0].text: row[place].text for row in table.rows if row is not None}
+    assert published["PMBR high"] == "26.06"
+    assert published["PMBR low"] == "3.04"
+    assert published["MBR"] == ""

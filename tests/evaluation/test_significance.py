@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sacrebleu.significance import PairedTest
+
+from evaluation.layout import Cell, Layout
+from evaluation.significance import Comparison, SentenceMean, corpus_metric
+
+RESAMPLES = 400
+
+
+def plain_bootstrap(baseline: np.ndarray, system: np.ndarray, seed: int) -> tuple[float, float, float]:
+    """Koehn's paired bootstrap in a few lines: mean, half of the 95% interval, p."""
+    random = np.random.default_rng(seed)
+    chosen = random.choice(len(system), size=(RESAMPLES, len(system)), replace=True)
+    ours, theirs = system[chosen].mean(1), baseline[chosen].mean(1)
+    ordered = np.sort(ours)
+    cut = RESAMPLES // 40
+    differences = np.abs(ours - theirs)
+    extreme = (differences - differences.mean() > abs(system.mean() - baseline.mean())).sum()
+    return ours.mean(), (ordered[-cut - 1] - ordered[cut]) / 2, (extreme + 1) / (RESAMPLES + 1)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 5.0])
+def test_means_of_sentence_scores_are_resampled_as_a_plain_program_does(shift):
+    random = np.random.default_rng(0)
+    baseline = random.normal(50, 5, 60).astype(np.float32).astype(float)
+    system = (baseline + random.normal(shift, 1, 60)).astype(np.float32).astype(float)
+    test = PairedTest(
+        [("a", baseline.tolist()), ("b", system.tolist())], {"x": SentenceMean("x")}, None, "bs", RESAMPLES
+    )
+    _, scores = test()
+    result = scores["x"][1]
+    mean, interval, p = plain_bootstrap(baseline, system, 12345)
+    assert result.score == pytest.approx(system.mean())
+    assert result.mean == pytest.approx(mean, rel=1e-5)
+    assert result.ci == pytest.approx(interval, rel=1e-3)
+    assert result.p_value == pytest.approx(p, abs=2 / RESAMPLES)
+    assert (result.p_value < 0.05) == (shift > 0.1)
+
+
+def test_only_improvements_are_significant():
+    assert Comparison(2.0, 2.0, 0.1, 0.01, better=True).significant
+    assert not Comparison(2.0, 2.0, 0.1, 0.01, better=False).significant
+    assert not Comparison(2.0, 2.0, 0.1, 0.2, better=True).significant
+    assert not Comparison(2.0, 2.0, 0.1, None, better=True).significant
+
+
+def test_corpus_metrics_are_sacrebleu_s():
+    for name in ("bleu", "chrf", "chrf++", "ter"):
+        score = corpus_metric(name).corpus_score(["a b c d"], [["a b c d"]]).score
+        assert score == pytest.approx(0 if name == "ter" else 100)
+
+
+def test_every_form_of_a_table():
+    layout = Layout("T", ("m", "d", "x ↓"), ((Cell("a_b"), Cell("<i>"), Cell("1", bold=True)), None), ("note",))
+    assert "1*" in layout.text()
+    assert "| a_b | <i> | **1** |" in layout.markdown()
+    assert r"a\_b & <i> & \textbf{1} \\" in layout.latex()
+    assert layout.csv() == "m,d,x ↓\na_b,<i>,1\n"
+    assert "<td>&lt;i&gt;</td><td class=n><b>1</b></td>" in layout.html()
+    with pytest.raises(ValueError, match="got 'pdf'"):
+        layout.render("pdf")
