@@ -27,12 +27,11 @@ class Adaptive:
     """Successive halving on the posterior of a completion.
 
     The first of five rounds tries some candidates: half of them the guide's favourites, a quarter those drawn most, the
-    rest at random, so that it shows how far the guide can be trusted. Every further round takes those that can
-    still be the best by the posterior of all scores so far, at most half as many as the round before. All candidates
-    of a round are brought to the same depth in one sequence of pseudo-references, drawn by weight without
-    replacement, so that what a pseudo-reference does to every candidate
-    cancels. The guide is the control variate: the completion carries its calibrated estimate, and the target's scores
-    only have to tell the difference.
+    rest at random, so that it shows how far the guide can be trusted. Every further round takes those that can still be
+    the best by the posterior of all scores so far, at most half as many as fitted into the round before. All candidates
+    of a round are brought to the same depth in one sequence of pseudo-references, drawn by weight without replacement,
+    so that what a pseudo-reference does to every candidate cancels. The guide is the control variate: the completion
+    carries its calibrated estimate, and the target's scores only have to tell the difference.
 
     Correlated sequential halving: "Ultra Fast Medoid Identification via Correlated Sequential Halving",
     https://arxiv.org/abs/1906.04356; for MBR without a guide, https://arxiv.org/abs/2401.02749.
