@@ -195,3 +195,14 @@ def test_golden_scores_of_the_model_cards(name: str, scores: tuple[float, float]
     references = ["a bird chirps by the window", "this is a random sentence"]
     candidates = ["a bird chirps by the window", "this looks like a random sentence"]
     np.testing.assert_allclose(utility.score(candidates, references), scores, atol=1e-4)
+
+
+def test_compiled_networks_give_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_ = torch.compile
+    # The eager backend traces the graph without needing a C++ compiler on the test machine.
+    monkeypatch.setattr(torch, "compile", lambda network, **options: compile_(network, backend="eager", **options))
+    plain, compiled = (load_utility(str(folder), compile=flag) for flag in (False, True))
+    np.testing.assert_allclose(
+        compiled.score(SENTENCES[:4], SENTENCES[4:8]), plain.score(SENTENCES[:4], SENTENCES[4:8]), atol=1e-5
+    )
+    assert compiled.parameters == plain.parameters
