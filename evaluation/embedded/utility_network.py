@@ -51,7 +51,7 @@ SIZES = {
 
 def build_network(size: Size, pieces: int = PIECES) -> RemBertForSequenceClassification:
     """BLEURT-20's architecture, RemBERT with a regression head, for a vocabulary of `pieces`."""
-    return RemBertForSequenceClassification(
+    network = RemBertForSequenceClassification(
         RemBertConfig(
             vocab_size=pieces,
             hidden_size=size.width,
@@ -71,6 +71,10 @@ def build_network(size: Size, pieces: int = PIECES) -> RemBertForSequenceClassif
             num_labels=1,
         )
     )
+    # A constant near the ratings' mean to start from: the first steps go into what distinguishes pairs.
+    torch.nn.init.zeros_(network.classifier.weight)
+    torch.nn.init.constant_(network.classifier.bias, 0.6)
+    return network
 
 
 def predict(network: RemBertForSequenceClassification, batch: PairBatch) -> torch.Tensor:
