@@ -68,7 +68,7 @@ def synthetic_model(vocabulary: int, size: int, layers: int) -> M2M100ForConditi
         max_position_embeddings=256,
     )
     model = M2M100ForConditionalGeneration(config).eval()
-    model.generation_config.suppress_tokens = [PAD]
+    model.generation_config.suppress_tokens = [PAD, EOS]
     return model
 
 
@@ -187,7 +187,7 @@ def synthetic_rows(n: int, tokens: int, max_rows: int, nats: list[float], vocabu
     model = synthetic_model(vocabulary, size, layers=3)
     ids = torch.randint(4, vocabulary, (1, 24), generator=torch.Generator().manual_seed(1))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    settings = {"max_new_tokens": tokens, "min_new_tokens": tokens}
+    settings = {"max_new_tokens": tokens}
     rows = []
     for wanted in nats:
         sharpen(model, inputs, settings, wanted)

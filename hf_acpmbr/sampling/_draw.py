@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,42 +27,47 @@ class Children:
     child_of: IntArray
 
 
-def draw(logits: torch.Tensor, scores: torch.Tensor, row_of: IntArray, uniforms: FloatArray) -> Children:
+def draw(
+    log_p: torch.Tensor, scores: torch.Tensor, keep: torch.Tensor, row_of: IntArray, uniforms: FloatArray
+) -> Children:
     """Next token of every sample.
 
     Args:
-        logits: (U, V) raw logits, for the model's own log-probability.
-        scores: (U, V) after processors and truncation; -inf where a token may not be drawn.
+        log_p: (U, V) log-softmax of the raw logits, for the model's own log-probability.
+        scores: (U, V) after processors and truncation.
+        keep: (U, V) which tokens may be drawn.
         row_of: (c,) ascending prefix row of each sample.
         uniforms: (c,) in [0, 1).
     """
     vocabulary = scores.shape[1]
-    tokens, log_q = _invert(scores, row_of, uniforms)
+    tokens, log_q = _invert(scores, keep, row_of, uniforms)
     pairs, first, child_of = np.unique(row_of * vocabulary + tokens, return_index=True, return_inverse=True)
     parents, chosen = np.divmod(pairs, vocabulary)
-    rows, columns = (torch.as_tensor(index, device=logits.device) for index in (parents, chosen))
-    log_p = logits[rows, columns] - logits.logsumexp(dim=-1)[rows]
-    return Children(parents, chosen, log_p.double().cpu().numpy(), log_q[first], child_of.reshape(-1).astype(np.int64))
+    rows, columns = (torch.as_tensor(index, device=log_p.device) for index in (parents, chosen))
+    chosen_log_p = log_p[rows, columns].double().cpu().numpy()
+    return Children(parents, chosen, chosen_log_p, log_q[first], child_of.reshape(-1).astype(np.int64))
 
 
-def _invert(scores: torch.Tensor, row_of: IntArray, uniforms: FloatArray) -> tuple[IntArray, FloatArray]:
+def _invert(
+    scores: torch.Tensor, keep: torch.Tensor, row_of: IntArray, uniforms: FloatArray
+) -> tuple[IntArray, FloatArray]:
     """(c,) token and its log-probability for every sample, in float64."""
     device = torch.device("cpu") if scores.device.type == "mps" else scores.device  # mps has no float64
-    scores = scores.to(device)
-    top = scores.amax(dim=-1, keepdim=True)
+    scores, keep = scores.to(device), keep.to(device)
+    top = scores.amax(dim=-1)
     _check(top)
-    keep = scores > -torch.inf
-    survivors = keep.sum(dim=-1)
-    few = int(survivors.sum()) < keep.numel() // 4
+    kept = int(keep.count_nonzero())
+    few = kept < keep.numel() // 4
+    invert = _invert_few if few else _invert_many
     tokens = np.empty(row_of.shape, dtype=np.int64)
     log_q = np.empty(row_of.shape, dtype=np.float64)
-    entries = survivors.cpu().numpy() if few else np.full(len(scores), scores.shape[1])
-    for start, end in _row_blocks(entries):
+    blocks = -(-(kept if few else keep.numel()) // _MAX_ENTRIES)
+    edges = np.linspace(0, len(scores), min(blocks, len(scores)) + 1).astype(int)
+    for start, end in itertools.pairwise(edges.tolist()):
         low, high = np.searchsorted(row_of, [start, end])
         row = torch.as_tensor(row_of[low:high] - start, device=device)
         u = torch.as_tensor(uniforms[low:high], device=device)
-        invert = _invert_few if few else _invert_many
-        tokens[low:high], log_q[low:high] = invert(scores[start:end] - top[start:end], keep[start:end], row, u)
+        tokens[low:high], log_q[low:high] = invert(scores[start:end], keep[start:end], top[start:end], row, u)
     return tokens, log_q
 
 
@@ -69,13 +75,13 @@ def _invert(scores: torch.Tensor, row_of: IntArray, uniforms: FloatArray) -> tup
 
 
 def _invert_few(
-    scores: torch.Tensor, keep: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
+    scores: torch.Tensor, keep: torch.Tensor, top: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
 ) -> tuple[IntArray, FloatArray]:
     """Where most tokens are cut: on the survivors alone."""
     rows, columns = keep.nonzero(as_tuple=True)
-    values = scores[rows, columns].double()
+    values = scores[rows, columns].double() - top.double()[rows]
     running = values.exp().cumsum(0)
-    ends = keep.sum(dim=-1).cumsum(0)
+    ends = torch.bincount(rows, minlength=len(scores)).cumsum(0)
     before = torch.cat([running.new_zeros(1), running[ends - 1]])
     totals = before.diff()
     position = rows + (running - before[rows]) / totals[rows]
@@ -87,12 +93,12 @@ def _invert_few(
 
 
 def _invert_many(
-    scores: torch.Tensor, keep: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
+    scores: torch.Tensor, keep: torch.Tensor, top: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
 ) -> tuple[IntArray, FloatArray]:
     """Where most tokens survive: on the whole vocabulary, without gathering. A token of probability 0 is never hit,
     since the array does not rise there."""
     size = scores.shape[1]
-    scores = scores.double()
+    scores = torch.where(keep, scores, -torch.inf).double() - top.double()[:, None]
     position = scores.exp().cumsum_(dim=-1)
     totals = position[:, -1].clone()
     position.div_(totals[:, None]).add_(torch.arange(len(scores), device=scores.device)[:, None])
@@ -105,20 +111,8 @@ def _invert_many(
     return tokens.cpu().numpy(), log_q.cpu().numpy()
 
 
-def _row_blocks(entries: IntArray) -> list[tuple[int, int]]:
-    """Consecutive rows that together have at most _MAX_ENTRIES entries (at least one row each)."""
-    blocks, start, held = [], 0, 0
-    for row, count in enumerate(entries.tolist()):
-        if held and held + count > _MAX_ENTRIES:
-            blocks.append((start, row))
-            start, held = row, 0
-        held += count
-    blocks.append((start, len(entries)))
-    return blocks
-
-
 def _check(top: torch.Tensor) -> None:
-    """`top`: (U, 1) highest score of each row; NaN and +inf show here, and so does a row without any token."""
+    """`top`: (U,) highest score of each row; NaN and +inf show here, and so does a row without any token."""
     empty = int((top == -torch.inf).sum())
     broken = int((~top.isfinite()).sum()) - empty
     if broken:

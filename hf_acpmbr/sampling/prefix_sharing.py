@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -125,7 +124,7 @@ class _Run:
     def __init__(self, sampler: PrefixSharing, request: Request, n: int) -> None:
         self.request, self.n, self.max_rows = request, n, sampler.max_rows
         self.forward = Forward(request)
-        self.warpers: Any = sampler.truncation.warpers(str(request.input_ids.device))
+        self.truncate = sampler.truncation.bind(str(request.input_ids.device))
         self.uniforms = [UniformStream(sampler.seed, key, n) for key in request.keys]
         self.eos = np.fromiter(eos_ids(request.generation_config), dtype=np.int64)
         self.finished: list[list[_Finished]] = [[] for _ in request.keys]
@@ -154,10 +153,9 @@ class _Run:
         """Draw the next token of every sample; put finished prefixes away and divide the others into passes."""
         self.model_rows += np.bincount(prefixes.sources, minlength=len(self.model_rows))
         logits = logits.to(prefixes.ids.device)
-        # Processors may write into what they are given, and the raw logits are still needed.
-        scores = logits.clone() if self.request.logits_processor else logits
-        scores = self.warpers(prefixes.ids, self.request.logits_processor(prefixes.ids, scores))
-        children = draw(logits, scores, prefixes.row_of, self._uniforms_for(prefixes))
+        log_p = logits.log_softmax(dim=-1)  # first, since processors may write into what they are given
+        scores, keep = self.truncate(prefixes.ids, self.request.logits_processor(prefixes.ids, logits))
+        children = draw(log_p, scores, keep, prefixes.row_of, self._uniforms_for(prefixes))
         grown = _grow(prefixes, children)
         done = self.request.stopping_criteria(grown.ids, None).cpu().numpy()
         self._put_away(grown.rows(np.flatnonzero(done)))
@@ -193,7 +191,9 @@ class _Run:
     def _passes(self, grown: _Prefixes, live: IntArray, by_source: bool) -> Iterator[IntArray]:
         """Divide the live rows into forward passes of at most max_rows, sources with many prefixes on their own."""
         counts = np.bincount(grown.sources[live])
-        solo: Any = np.flatnonzero(counts >= SOLO_ROWS) if by_source and np.count_nonzero(counts) > 1 else []
+        solo: IntArray | list[int] = (
+            np.flatnonzero(counts >= SOLO_ROWS) if by_source and np.count_nonzero(counts) > 1 else []
+        )
         groups = [live[grown.sources[live] == source] for source in solo]
         groups.append(live[~np.isin(grown.sources[live], solo)])
         for group in groups:

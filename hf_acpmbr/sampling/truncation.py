@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from transformers import GenerationConfig, LogitsProcessorList
 
 
@@ -78,6 +81,30 @@ class Truncation:
         if self.eta:
             warpers.append(lp.EtaLogitsWarper(self.eta, device=device))
         return warpers
+
+    def bind(self, device: str = "cpu") -> Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+        """A function of (ids, scores (U, V)) that gives the warped scores and which tokens may be drawn.
+
+        ε alone, the usual case, needs one softmax and no warped copy; it keeps the same tokens as the warper.
+        """
+        if self.epsilon and dataclasses.replace(self, epsilon=0.0) == Truncation(epsilon=0.0):
+            return lambda ids, scores: (scores, _at_least(scores, self.epsilon))
+        warpers: Any = self.warpers(device)
+
+        def warp(ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            warped = warpers(ids, scores)
+            return warped, warped > -float("inf")
+
+        return warp
+
+
+def _at_least(scores: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """(U, V) where the probability reaches ε; the most probable token (all, if equal) where none does."""
+    keep = scores.softmax(dim=-1) >= epsilon
+    lost = ~keep.any(dim=-1)
+    if bool(lost.any()):
+        keep[lost] = scores[lost] == scores[lost].amax(dim=-1, keepdim=True)
+    return keep
 
 
 EPSILON_SAMPLING = Truncation()

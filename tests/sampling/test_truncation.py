@@ -51,6 +51,18 @@ def test_equals_the_warpers_that_generate_would_use(fields: dict[str, float]) ->
     assert torch.equal(Truncation.from_generation_config(config).warpers()(ids, scores), expected)
 
 
+@pytest.mark.parametrize("epsilon", [0.001, 0.02, 0.2, 0.9])
+def test_epsilon_alone_keeps_the_tokens_that_the_warper_keeps(epsilon: float) -> None:
+    torch.manual_seed(0)
+    scores, ids = 3 * torch.randn(200, 30), torch.zeros(200, 1, dtype=torch.long)
+    scores[:20, 0] = -torch.inf
+    scores[20:40] = 0.0
+    expected = Truncation(epsilon=epsilon).warpers()(ids, scores) > -torch.inf
+    kept_scores, keep = Truncation(epsilon=epsilon).bind()(ids, scores)
+    assert torch.equal(keep, expected)
+    assert kept_scores is scores
+
+
 def test_a_config_that_leaves_top_k_unset_has_none() -> None:
     assert Truncation.from_generation_config(GenerationConfig(do_sample=True)) == Truncation(epsilon=0.0)
 
@@ -72,7 +84,7 @@ def test_draw_inverts_the_cumulative_distribution_in_token_order(width: int, mon
     rows, uniforms = np.array([0, 0, 0, 1, 1]), np.array([0.0, 0.24999, 0.25001, 0.49, np.nextafter(1, 0)])
     for entries in (1 << 22, 1):  # all rows at once, and row by row
         monkeypatch.setattr("hf_acpmbr.sampling._draw._MAX_ENTRIES", entries)
-        children = draw(torch.zeros(2, width), scores, rows, uniforms)
+        children = draw(torch.zeros(2, width).log_softmax(-1), scores, scores > -torch.inf, rows, uniforms)
         assert children.parents.tolist() == [0, 0, 1, 1]
         assert children.tokens.tolist() == [0, 2, 0, 1]
         assert children.child_of.tolist() == [0, 0, 1, 2, 3]
@@ -89,7 +101,7 @@ def test_draw_agrees_with_a_search_row_by_row(seed: int, rows: int, width: int, 
     scores[banned] = -np.inf
     row_of = np.sort(random.integers(rows, size=30))
     uniforms = random.random(30)
-    children = draw(torch.tensor(scores), torch.tensor(scores), row_of, uniforms)
+    children = draw(torch.tensor(scores), torch.tensor(scores), torch.tensor(~banned), row_of, uniforms)
     for sample, child in enumerate(children.child_of.tolist()):
         q = np.exp(scores[row_of[sample]])
         q /= q.sum()
