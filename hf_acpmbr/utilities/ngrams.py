@@ -1,8 +1,7 @@
 """Clipped n-gram matches of many text pairs: the common part of chrF and BLEU.
 
 Every text is cut into n-grams once. The k-th occurrence of an n-gram in a text becomes the feature (n-gram, k), so the
-clipped match count Σ min(count_h, count_r) of two texts is the number of features they share. For one hypothesis its
-features are marked in a table; each reference's matches are then one gather and one sum.
+clipped match count Σ min(count_h, count_r) of two texts is the number of features they share.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from ..candidates import FloatArray, IntArray
 
 Symbols = Sequence[str]  # a text as characters or as words
 _WORD = 8  # flags are summed eight at a time
+_PRODUCT_GAIN = 20  # multiplications that cost as much as one gather
+_LARGEST_MATRIX = 1 << 26  # elements of the 0/1 matrices of one order
 
 
 class NGramCounts:
@@ -93,7 +94,10 @@ class NGramCounts:
 
 
 class MatchTable:
-    """Shared features of text pairs, laid out for fast counting.
+    """Shared features of text pairs, counted in one of two ways.
+
+    Most pairs of a grid: each order is one product of 0/1 matrices (texts × features); texts that resemble each other,
+    as candidates for one source do, have few features in all. Few pairs, or very many features: gathers.
 
     Args:
         counts: one or several kinds of n-grams over the same T texts.
@@ -101,33 +105,54 @@ class MatchTable:
 
     def __init__(self, counts: Sequence[NGramCounts]) -> None:
         self.totals: IntArray = np.concatenate([kind.totals for kind in counts], axis=1)
-        per_order = [part for kind in counts for part in kind.features()]
-        texts = self.totals.shape[0]
-        widths = [_round_up(int(np.bincount(t, minlength=1).max(initial=0))) for t, _ in per_order]
-        self._bounds = np.concatenate([[0], np.cumsum(widths)])
-        offsets = np.concatenate([[0], np.cumsum([int(f.max(initial=-1)) + 1 for _, f in per_order])])
-        nothing = int(offsets[-1])  # a feature no text has fills the gaps
-        self._features: IntArray = np.full((texts, int(self._bounds[-1])), nothing, dtype=np.int64)
-        for o, (t, f) in enumerate(per_order):
-            order = np.argsort(t, kind="stable")
-            t, f = t[order], f[order]
-            first = np.searchsorted(t, t)
-            self._features[t, self._bounds[o] + np.arange(t.size) - first] = f + offsets[o]
-        self._marks: npt.NDArray[np.uint8] = np.zeros(nothing + 1, dtype=np.uint8)
-        self._nothing = nothing
+        self._orders = [_by_text(*part) for kind in counts for part in kind.features()]
+        self._sizes = [int(features.max(initial=-1)) + 1 for _, features in self._orders]
+        self._gathered: _Gathered | None = None
 
     def matches(self, hypotheses: IntArray, references: IntArray) -> IntArray:
         """(k, orders) clipped match counts of aligned text indices."""
-        out = np.zeros((hypotheses.size, self.totals.shape[1]), dtype=np.int64)
-        by_row = np.argsort(hypotheses, kind="stable")
-        rows = hypotheses[by_row]
-        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1])) if rows.size else rows
-        ends = np.append(starts[1:], rows.size)
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            pairs = by_row[start:end]
-            out[pairs] = self._row(int(rows[start]), references[pairs])
+        rows, i = np.unique(hypotheses, return_inverse=True)
+        columns, j = np.unique(references, return_inverse=True)
+        occurrences = sum(features.size for _, features in self._orders) / max(self.totals.shape[0], 1)
+        product = rows.size * columns.size * sum(self._sizes)
+        small = (rows.size + columns.size) * max(self._sizes, default=0) < _LARGEST_MATRIX
+        if small and product < _PRODUCT_GAIN * hypotheses.size * occurrences:
+            out = self._products(rows, columns, i.reshape(-1), j.reshape(-1))
+        else:
+            if self._gathered is None:
+                self._gathered = _Gathered(self._orders, self._sizes, self.totals.shape[0])
+            out = self._gathered.matches(hypotheses, references)
         same = hypotheses == references
         out[same] = self.totals[hypotheses[same]]
+        return out
+
+    def _products(self, rows: IntArray, columns: IntArray, i: IntArray, j: IntArray) -> IntArray:
+        out = np.zeros((i.size, self.totals.shape[1]), dtype=np.int64)
+        for order, ((texts, features), size) in enumerate(zip(self._orders, self._sizes, strict=True)):
+            left, right = (_indicators(texts, features, size, side, self.totals.shape[0]) for side in (rows, columns))
+            out[:, order] = (left @ right.T)[i, j]
+        return out
+
+
+class _Gathered:
+    """Features of each text in a padded table; a hypothesis marks its own, then its references look theirs up."""
+
+    def __init__(self, orders: Sequence[tuple[IntArray, IntArray]], sizes: Sequence[int], texts: int) -> None:
+        widths = [_round_up(int(np.bincount(t, minlength=1).max(initial=0))) for t, _ in orders]
+        self._bounds = np.concatenate([[0], np.cumsum(widths)])
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        self._nothing = int(offsets[-1])  # a feature no text has fills the gaps
+        self._features: IntArray = np.full((texts, int(self._bounds[-1])), self._nothing, dtype=np.int64)
+        for o, (t, f) in enumerate(orders):
+            self._features[t, self._bounds[o] + np.arange(t.size) - np.searchsorted(t, t)] = f + offsets[o]
+        self._marks: npt.NDArray[np.uint8] = np.zeros(self._nothing + 1, dtype=np.uint8)
+
+    def matches(self, hypotheses: IntArray, references: IntArray) -> IntArray:
+        out = np.zeros((hypotheses.size, self._bounds.size - 1), dtype=np.int64)
+        by_row = np.argsort(hypotheses, kind="stable")
+        rows = hypotheses[by_row]
+        for pairs in np.split(by_row, np.flatnonzero(rows[1:] != rows[:-1]) + 1) if rows.size else ():
+            out[pairs] = self._row(int(hypotheses[pairs[0]]), references[pairs])
         return out
 
     def _row(self, hypothesis: int, references: IntArray) -> IntArray:
@@ -136,10 +161,27 @@ class MatchTable:
         self._marks[self._nothing] = 0
         hits = self._marks.take(self._features[references])
         self._marks[own] = 0
-        out = np.empty((references.size, self.totals.shape[1]), dtype=np.int64)
+        out = np.empty((references.size, self._bounds.size - 1), dtype=np.int64)
         for o in range(out.shape[1]):
             out[:, o] = _sum_flags(hits[:, self._bounds[o] : self._bounds[o + 1]])
         return out
+
+
+def _by_text(texts: IntArray, features: IntArray) -> tuple[IntArray, IntArray]:
+    order = np.argsort(texts, kind="stable")
+    return texts[order], features[order]
+
+
+def _indicators(
+    texts: IntArray, features: IntArray, size: int, chosen: IntArray, total: int
+) -> npt.NDArray[np.float32]:
+    """(len(chosen), size) 1 where a text has a feature."""
+    place = np.full(total, -1)
+    place[chosen] = np.arange(chosen.size)
+    kept = place[texts] >= 0
+    out = np.zeros((chosen.size, size), dtype=np.float32)
+    out[place[texts[kept]], features[kept]] = 1.0
+    return out
 
 
 def _sum_flags(flags: npt.NDArray[np.uint8]) -> IntArray:

@@ -106,6 +106,16 @@ def test_any_subset_in_any_order_gives_the_same() -> None:
             np.testing.assert_array_equal(scorer(rows[some], columns[some]), matrix[some])
 
 
+@pytest.mark.parametrize("name", ["chrf++", "bleu"])
+def test_products_and_gathers_count_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, columns = np.divmod(np.arange(len(TEXTS) ** 2), len(TEXTS))
+    results = []
+    for gain in (0, 10**9):
+        monkeypatch.setattr("hf_acpmbr.utilities.ngrams._PRODUCT_GAIN", gain)
+        results.append(load_utility(name).prepare(TEXTS, TEXTS)(rows, columns))
+    np.testing.assert_array_equal(*results)
+
+
 def test_ter_edits_equal_tercoms_search() -> None:
     rng = np.random.default_rng(1)
     pairs = []
