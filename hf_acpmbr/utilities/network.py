@@ -60,6 +60,7 @@ class NetworkUtility(Utility):
         self.batches = TokenBatches(batch_tokens or (2048 if self.device == "cpu" else 32768))
         self.known_parameters = parameters
         self._folder: Path | None = None
+        self._revision: str | None = None
         self._network: Any = None
 
     @property
@@ -72,7 +73,9 @@ class NetworkUtility(Utility):
     @property
     def signature(self) -> str:
         half = "" if self.dtype == "float32" else f"|{self.dtype}"
-        return f"{self.name}@{revision_of(self.folder)}{half}"
+        if self._revision is None:
+            self._revision = revision_of(self.folder)
+        return f"{self.name}@{self._revision}{half}"
 
     @property
     def network(self) -> Any:
