@@ -197,7 +197,8 @@ def run(args: argparse.Namespace) -> int:
     for text, to in [(args.source, args.to)] if args.source else built_in:
         examples.append(demo.translate(text, to))
         print(describe(examples[-1], demo.target), end="\n\n", flush=True)
-    print(summarise(examples, demo.target))
+    if len(examples) > 1:
+        print(summarise(examples, demo.target))
     if args.picture:
         try:
             from ._demo_picture import draw
