@@ -80,13 +80,13 @@ def strings(number: int, count: int) -> CaseSet:
 
 def embedded(count: int) -> CaseSet:
     """Samples of the embedded translator, judged by the embedded utility and guided by its distilled version."""
-    from hf_acpmbr.embedded import load_translator
+    from hf_acpmbr.embedded import TRANSLATOR, UTILITIES, load_translator
 
-    try:
-        model, tokenizer = load_translator()
-        target, guide = load_utility("embedded"), load_utility("embedded-d1")
-    except (FileNotFoundError, ValueError, OSError) as reason:
-        raise Missing(f"the embedded models are not here: {reason}") from reason
+    for folder in (TRANSLATOR, UTILITIES["embedded"], UTILITIES["embedded-d1"]):
+        if not (folder / "config.json").is_file():
+            raise Missing(f"there is no embedded model in {folder}")
+    model, tokenizer = load_translator()
+    target, guide = load_utility("embedded"), load_utility("embedded-d1")
     cases = sampled(model, tokenizer, target, guide, count)
     return CaseSet("embedded models (guide: its distilled version)", cases, guide.parameters / target.parameters)
 

@@ -147,7 +147,7 @@ def show(cases: CaseSet, rows: Sequence[Row], left_out: dict[str, str], seeds: i
             f"{row.agreement:>6.0%} {row.seconds:>7.3f}"
         )
     for family, reason in left_out.items():
-        print(f"  {family:<16} left out: {reason}")
+        print(f"  {family:<16} left out: {reason}", flush=True)
 
 
 def main() -> None:

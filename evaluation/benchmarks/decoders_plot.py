@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart; shapes differ as well.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p", "d", "8", "H"]
 FLOOR = 1e-3  # regret below this is drawn here: the axis is logarithmic and 0 has no place on it
 
 
