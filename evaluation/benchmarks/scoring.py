@@ -96,10 +96,13 @@ def bleurt_loop(utility: Any, hypotheses: list[str], references: list[str], size
         for start in range(0, len(hypotheses), size):
             part = slice(start, start + size)
             left, right = utility.tokenizer.encode(references[part]), utility.tokenizer.encode(hypotheses[part])
-            rows = [utility.tokenizer.pair(r[:254], h[:254]) for r, h in zip(left, right, strict=True)]
+            for r, h in zip(left, right, strict=True):
+                while len(r) + len(h) > 509:  # the longer side is cut
+                    (r if len(r) > len(h) else h).pop()
+            rows = [utility.tokenizer.pair(r, h) for r, h in zip(left, right, strict=True)]
             width = max(map(len, rows))
             ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-            types = torch.tensor([[0] * (len(r[:254]) + 2) + [1] * (width - len(r[:254]) - 2) for r in left])
+            types = torch.tensor([[0] * (len(r) + 2) + [1] * (width - len(r) - 2) for r in left])
             scores.append(utility.network(ids, types, ids != 0))
             real, padded = real + sum(map(len, rows)), padded + width * len(rows)
     return torch.cat(scores).numpy(), 1 - real / padded

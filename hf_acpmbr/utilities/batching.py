@@ -13,6 +13,8 @@ from .base import Statistics
 if TYPE_CHECKING:
     import torch
 
+_ALIKE = 0.8  # the shortest sequence of a batch in units of its longest, once
+_ENOUGH = 8  # the batch has this fraction of the budget
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
@@ -20,8 +22,8 @@ class TokenBatches:
     """Runs a network over sequences of different lengths.
 
     The longest come first, so memory runs out in the first batch or never; each batch holds as many sequences as the
-    token budget allows at its longest one's length, so hardly any padding is computed. A batch that does not fit is
-    halved, and the smaller budget is remembered for the utility's life.
+    token budget allows at its longest one's length, all of about that length, so hardly any padding is computed. A
+    batch that does not fit is halved, and the smaller budget is remembered for the utility's life.
 
     Args:
         batch_tokens: tokens of a batch, padding included.
@@ -45,7 +47,7 @@ class TokenBatches:
         start = 0
         while start < order.size:
             longest = max(int(lengths[order[start]]), 1)
-            batch = order[start : start + max(1, self.batch_tokens // longest)]
+            batch = order[start : start + self._rows(lengths[order[start:]])]
             try:
                 result = forward(batch)
             except RuntimeError as error:
@@ -60,6 +62,17 @@ class TokenBatches:
             statistics.padded_tokens += longest * batch.size
             if bar is not None:
                 bar.update(batch.size)
+
+    def _rows(self, lengths: IntArray) -> int:
+        """How many of the sequences (longest first) go into the next batch."""
+        longest = max(int(lengths[0]), 1)
+        rows = max(1, self.batch_tokens // longest)
+        much_shorter = np.flatnonzero(lengths[:rows] < _ALIKE * longest)
+        if not much_shorter.size:
+            return rows
+        # A batch that is large enough to keep the device busy ends where padding would grow.
+        enough = -(-self.batch_tokens // (_ENOUGH * longest))
+        return min(rows, max(int(much_shorter[0]), enough))
 
     def _shrink(self, rows: int, longest: int, statistics: Statistics, error: RuntimeError) -> None:
         import torch

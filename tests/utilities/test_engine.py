@@ -102,9 +102,16 @@ def test_batches_are_filled_by_tokens_longest_first() -> None:
     seen: list[list[int]] = []
     statistics = Statistics()
     TokenBatches(20).run(lengths, lambda batch: seen.append(batch.tolist()), lambda batch, out: None, statistics)
-    assert seen == [[1, 3], [5, 2, 0, 4]]
-    assert (statistics.tokens, statistics.padded_tokens, statistics.batches) == (33, 40, 2)
-    assert statistics.padding == pytest.approx(7 / 40)
+    assert seen == [[1, 3], [5, 2], [0], [4]], "a batch is full, or ends where sequences get much shorter"
+    assert (statistics.tokens, statistics.padded_tokens, statistics.batches) == (33, 35, 4)
+    assert statistics.padding == pytest.approx(2 / 35)
+
+
+def test_small_batches_are_not_split_further() -> None:
+    seen: list[int] = []
+    lengths = np.array([10, 4, 3, 2, 1])
+    TokenBatches(400).run(lengths, lambda batch: seen.append(batch.size), lambda batch, out: None, Statistics())
+    assert seen == [5]
 
 
 def test_out_of_memory_halves_and_remembers() -> None:
