@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# MKL's last digits depend on where in memory an array begins, and so on what the process did before; in this mode they do
-# not. It is read at the first product, hence before anything else is imported.
+# MKL's last digits depend on where in memory an array begins, and so on what the process did before; in this mode they
+# do not. It is read at the first product, hence set before anything else is imported.
 os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 if __package__ in (None, ""):  # launched as a file: the project's folder, not evaluation/, is where imports start
     sys.path[0] = str(Path(__file__).resolve().parents[1])
