@@ -74,8 +74,7 @@ def cost_of(results: Results, row: RowResults) -> float:
     sizes = {name: float(results.utilities.get(name, {}).get("parameters", 0)) for name in names}
     if sizes[results.settings.target] <= 0:
         return row.total_calls
-    total = sum(count * sizes.get(name, 0.0) for calls in row.calls for name, count in calls.items())
-    return total / len(row.calls) / sizes[results.settings.target]
+    return sum(results.calls(row, name) * size for name, size in sizes.items()) / sizes[results.settings.target]
 
 
 def cost_label(results: Results) -> str:

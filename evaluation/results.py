@@ -108,6 +108,11 @@ class Results:
     def scale(self, utility: str) -> float:
         return float(self.utilities.get(utility, {}).get("scale", 1.0))
 
+    def calls(self, row: RowResults, utility: str) -> float:
+        """Calls of one utility for a sentence, on average; decisions know it by its own name, settings perhaps by path."""
+        name = str(self.utilities.get(utility, {}).get("name", utility.rstrip("/").rpartition("/")[2]))
+        return float(np.mean([made.get(name, 0) for made in row.calls]))
+
     def higher_is_better(self, metric: str) -> bool:
         return metric != "ter" and bool(self.utilities.get(metric, {}).get("higher_is_better", True))
 

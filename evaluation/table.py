@@ -128,7 +128,7 @@ def _costs(results: Results, row: RowResults) -> list[str]:
     regret = row.regret * 100.0 / results.scale(results.settings.target)
     cost = row.mean("paper_cost") if row.row.key != "oracle" else None
     names = (results.settings.target, row.row.distilled)
-    calls = [np.mean([made.get(name, 0) for made in row.calls]) if name else 0 for name in names]
+    calls = [results.calls(row, name) if name else 0.0 for name in names]
     return [
         "" if error is None or row.row.key == "mbr" else f"{error:.2f}",
         "" if np.isnan(regret).all() else f"{np.nanmean(regret):.2f}",
