@@ -50,10 +50,12 @@ class MBRConfig:
         reduction: r: the target scores one pair in r.
         scores_per_row: instead of r: so many target scores for each candidate; by default the paper's Low, 32.
         distilled_reduction, distilled_scores_per_row: the same for the distilled utility.
-        observation: which pairs: "balanced" or "uniform" (as in the paper).
-        completer: "als", "agreement-als", …; None takes the decoder's own.
+        observation: which pairs: "balanced", "uniform" (as in the paper), or "adaptive": in rounds, on the candidates
+            that can still be the best.
+        confidence: "adaptive" stops early when it is so sure of the best candidate; 1 spends the whole budget.
+        completer: "transfer", "agreement-als" (the paper's), "als"; None takes transfer for AC-PMBR, ALS for PMBR.
         rank, regularization, agreement, max_sweeps, tolerance, absolute_tolerance, center: of the completer, see
-            `hf_acpmbr.completion.AgreementALS`.
+            `hf_acpmbr.completion.AgreementALS`; a tolerance of None is the completer's own.
         seed: same seed, same result.
     """
 
@@ -74,12 +76,13 @@ class MBRConfig:
     distilled_reduction: float | None = None
     distilled_scores_per_row: float | None = None
     observation: str = "balanced"
+    confidence: float = 0.99
     completer: str | None = None
     rank: int = 8
     regularization: float = 0.1
     agreement: float | tuple[float, ...] = 0.1
     max_sweeps: int = 30
-    tolerance: float = 1e-4
+    tolerance: float | None = None
     absolute_tolerance: bool = False
     center: bool = True
     seed: int = 0
@@ -127,7 +130,7 @@ class MBRConfig:
         if not {"distilled_reduction", "distilled_scores_per_row"} & settings.keys():
             fields.update(_budget("distilled_", distilled_rate or chosen.distilled, not paper))
         if paper:
-            fields.update(observation="uniform", center=False, absolute_tolerance=True)
+            fields.update(observation="uniform", center=False, tolerance=1e-4, absolute_tolerance=True)
             fields["completer"] = "als" if decoder == "pmbr" else "agreement-als"
         return cls.from_dict({**fields, **settings})
 
@@ -229,6 +232,7 @@ _OPTIONAL = {
     "distilled_reduction",
     "distilled_scores_per_row",
     "completer",
+    "tolerance",
 }
 _CHECKS: dict[str, Any] = {
     "decoder": _text,
@@ -246,6 +250,7 @@ _CHECKS: dict[str, Any] = {
     "distilled_reduction": _at_least(1),
     "distilled_scores_per_row": _between(0, float("inf"), open_low=True),
     "observation": _text,
+    "confidence": _between(0, 1, open_low=True),
     "completer": _text,
     "rank": _at_least(1, whole=True),
     "regularization": _at_least(0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .candidates import Candidates
 from .completion import load_completer
@@ -37,7 +37,7 @@ class ACPMBR:
         distilled: the cheaper utility that guides it (or a list); "auto" takes the target's known distilled version.
             Without one the decoder is PMBR.
         preset: the paper's "low" (default) or "high" setting.
-        paper: exactly the paper's method, without this package's improvements (uniform masks, no centring).
+        paper: exactly the paper's method, without this package's improvements: uniform masks, its AC-ALS, no centring.
         config: an MBRConfig instead of `preset` and settings.
         generation_config: sampling settings beyond those of MBRConfig (min_p, typical_p, …), or num_beams > 1 to choose
             among the beams of a beam search; replaces epsilon, temperature, top_k and top_p.
@@ -121,7 +121,7 @@ class ACPMBR:
             self._truncation(self.generation_config),
         )
         used = [utility for utility in (self.target, *self.guides) if utility is not None]
-        texts = source_texts(self.tokenizer, request, sources, any(utility.needs_source for utility in used))
+        texts = source_texts(self.tokenizer, request, sources, any(u.needs_source or u.takes_source for u in used))
         start = time.perf_counter()
         pools, rows = self._candidates(request, candidates)
         others, more_rows = self._references(request, references)
@@ -145,7 +145,7 @@ class ACPMBR:
         candidates: Texts,
         source: str | None = None,
         references: Texts | None = None,
-        nbest: int = 1,
+        nbest: int | None = None,
     ) -> Decision:
         """Choose among candidates from anywhere: another engine, an API, a file.
 
@@ -153,12 +153,12 @@ class ACPMBR:
             candidates: strings (duplicates count as draws), a mapping text → count, or Candidates.
             source: what was translated, for utilities that look at it.
             references: pseudo-references; default: the candidates.
-            nbest: how many the Decision's `nbest` lists.
+            nbest: how many the Decision's `nbest` lists; by default 1, or as many as the decoder selects.
         """
         decision = self.decoder.decode(
             Candidates.of(candidates), references, self.target, self.guides, source=source, seed=self.config.seed
         )
-        return dataclasses.replace(decision, nbest_size=nbest)
+        return dataclasses.replace(decision, nbest_size=nbest or decision.nbest_size or 1)
 
     def _candidates(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates], int]:
         if given is not None:
@@ -215,18 +215,32 @@ def build_decoder(config: MBRConfig, guides: int) -> Decoder:
     stages: dict[str, Any] = {}
     if config.decoder in ("pmbr", "acpmbr"):
         stages["completer"] = _completer(config, guides)
-        stages["observe"] = load_observation(config.observation)
+        stages["observe"] = _observation(config)
         stages["budget"] = Budget(config.reduction, config.scores_per_row)
     if config.decoder == "acpmbr":
         stages["guide_budgets"] = (Budget(config.distilled_reduction, config.distilled_scores_per_row),)
+    known = {f.name for f in dataclasses.fields(cast(Any, cls))} - stages.keys()
+    for name in config.decoder_options:
+        if name not in known:
+            raise ValueError(
+                f"decoder_options has {name!r}, which {config.decoder} does not know: "
+                f"its options are {', '.join(sorted(known)) or 'none'}"
+            )
     return cls(**stages, **config.decoder_options)
+
+
+def _observation(config: MBRConfig) -> Any:
+    """The plan by name; one that can stop early does so at the config's confidence."""
+    observe: Any = load_observation(config.observation)
+    return dataclasses.replace(observe, confidence=config.confidence) if hasattr(observe, "confidence") else observe
 
 
 def _completer(config: MBRConfig, guides: int) -> Any:
     """The completer by name, with those of the config's settings that it has."""
-    name = config.completer or ("als" if config.decoder == "pmbr" else "agreement-als")
+    name = config.completer or ("als" if config.decoder == "pmbr" else "auto")
     default: Any = load_completer(name)
-    settings = {f.name: getattr(config, f.name) for f in dataclasses.fields(default) if hasattr(config, f.name)}
+    given = {f.name: getattr(config, f.name, None) for f in dataclasses.fields(default)}
+    settings = {name: value for name, value in given.items() if value is not None}
     if isinstance(config.agreement, tuple) and len(config.agreement) != guides:
         raise ValueError(
             f"agreement has {len(config.agreement)} values for {guides} distilled utilities: give one each"

@@ -64,6 +64,17 @@ def test_a_typo_in_a_setting_is_refused():
         ACPMBR(target="chrf", num_candidate=3)
 
 
+def test_a_typo_in_the_decoders_options_is_refused():
+    with pytest.raises(ValueError, match="'reductoin', which halving does not know: its options are reduction"):
+        ACPMBR(target="chrf", decoder="halving", decoder_options={"reductoin": 4})
+
+
+def test_a_decoder_that_selects_several_lists_them():
+    got = ACPMBR(target="chrf", decoder="diverse", decoder_options={"size": 3}).rerank(CANDIDATES)
+    assert len(got.nbest()) == 3
+    assert len(ACPMBR(target="chrf").rerank(CANDIDATES).nbest()) == 1
+
+
 def test_own_utilities_get_the_source():
     class Copies:
         higher_is_better = True

@@ -114,5 +114,5 @@ def test_budgets_that_cannot_be_are_refused(arguments, message):
 
 
 def test_an_unknown_plan_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'random' is unknown: choose one of balanced, uniform"):
+    with pytest.raises(ValueError, match="'random' is unknown: choose one of adaptive, auto, balanced, uniform"):
         load_observation("random")
