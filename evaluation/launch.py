@@ -44,7 +44,7 @@ class Workers:
         patience = InitProcessGroupKwargs(timeout=timedelta(days=30))
         workers = cls(Accelerator(cpu=on_cpu or None, kwargs_handlers=[patience]))
         refuse_lonely_run(workers.count, expected, os.environ)
-        if workers.device.startswith("cpu"):
+        if workers.device == "cpu":
             torch.set_num_threads(threads)
         return workers
 
@@ -62,7 +62,9 @@ class Workers:
 
     @property
     def device(self) -> str:
-        return str(self.accelerator.device)
+        """Where this process computes; a CPU has one name, whatever the process's number."""
+        device = self.accelerator.device
+        return "cpu" if device.type == "cpu" else str(device)
 
     def wait(self) -> None:
         self.accelerator.wait_for_everyone()

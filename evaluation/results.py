@@ -109,7 +109,7 @@ class Results:
         return float(self.utilities.get(utility, {}).get("scale", 1.0))
 
     def calls(self, row: RowResults, utility: str) -> float:
-        """Calls of one utility for a sentence, on average; decisions know it by its own name, settings perhaps by path."""
+        """Calls of one utility for a sentence, on average. Settings may name it by a path, decisions never do."""
         name = str(self.utilities.get(utility, {}).get("name", utility.rstrip("/").rpartition("/")[2]))
         return float(np.mean([made.get(name, 0) for made in row.calls]))
 

@@ -32,7 +32,7 @@ from evaluation.scoring import MatrixPhase, MetricPhase, ReferencePhase
 from evaluation.settings import EvaluationSettings, load_settings
 from evaluation.table import build_table
 
-DEFAULT_OUTPUT = "evaluation/runs"
+DEFAULT_OUTPUT = "runs"
 
 
 def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[Phase]:
