@@ -23,7 +23,7 @@ from evaluation.table import build_table, metric_name, row_label, significance_t
 EXTENSIONS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
 CAPTIONS = {
     "mse_by_cost": "Mean squared error of the completed matrix against the utility calls really made for a sentence. "
-    "Calls of a distilled utility count by its share of the target's parameters.",
+    "Calls of a distilled utility count by its share of the target's parameters, where these are known.",
     "mse_by_gamma": "Mean squared error against γ, the strength of the agreement. The dashed line is PMBR at "
     "about equal cost.",
     "quality_by_cost": "Quality of the chosen translations against the utility calls really made.",

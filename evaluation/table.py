@@ -132,7 +132,7 @@ def _costs(results: Results, row: RowResults) -> list[str]:
     return [
         "" if error is None or row.row.key == "mbr" else f"{error:.2f}",
         "" if np.isnan(regret).all() else f"{np.nanmean(regret):.2f}",
-        "" if cost is None else f"{cost / 1e6:.3g}",
+        "" if not cost else f"{cost / 1e6:.3g}",
         *(f"{count:,.0f}" if count else "" for count in calls),
     ]
 
