@@ -20,6 +20,7 @@ from evaluation.shards import write_atomically
 from evaluation.significance import Comparison, compare
 from evaluation.table import build_table, metric_name, row_label, significance_table
 
+ATTRIBUTION = {"tatoeba": "<p class=note>Sources and references: tatoeba.org, CC BY 2.0 FR.</p>"}
 EXTENSIONS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
 CAPTIONS = {
     "mse_by_cost": "Mean squared error of the completed matrix against the utility calls really made for a sentence. "
@@ -77,7 +78,8 @@ def _section(
         parts.append(f"<p><b>{len(results.failed)} sources failed</b> and are left out.</p>")
     parts.append(f"<h3>Figures</h3>{_figures(results, folder)}")
     parts.append(f"<h3>Significance</h3><div class=scroll>{tables['significance'].html()}</div>")
-    parts.append(f"<h3>Where the decoders differ</h3>{_cases(results, cases)}")
+    parts.append(f"<h3>Where the decoders differ</h3>{ATTRIBUTION.get(results.settings.data.name, '')}")
+    parts.append(_cases(results, cases))
     settings = html.escape(json.dumps(results.settings.to_dict(), ensure_ascii=False, indent=1))
     parts.append(f"<h3>Signature</h3><p class=signature>{html.escape(results.signature)}</p>")
     parts.append(f"<details><summary>All settings</summary><pre class=note>{settings}</pre></details>")
