@@ -123,6 +123,8 @@ def load_model(settings: ModelSettings, device: str) -> tuple[Any, Any]:
     import torch
     import transformers
 
+    transformers.logging.set_verbosity_error()  # the same hint for every source would hide the progress
+    transformers.logging.disable_progress_bar()
     dtype = getattr(torch, settings.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"model.dtype must be a type of torch such as float16, got {settings.dtype!r}")

@@ -10,7 +10,6 @@ files; the number of processes changes nothing in them. https://arxiv.org/abs/25
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -111,7 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(options)
     folder = options.output or Path(DEFAULT_OUTPUT) / settings.name
     workers = Workers.start(settings.threads, options.processes)
-    logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         run(settings, folder, workers, options.overwrite, options.retry_failed)
         if workers.is_main:
