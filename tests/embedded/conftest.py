@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -64,3 +65,12 @@ def training_options() -> Namespace:
         checkpoint_minutes=1000.0,
         seed=1,
     )
+
+
+@pytest.fixture(autouse=True)
+def _process_as_before() -> Iterator[None]:
+    """The trainers set up the whole process (threads, denormal numbers), which other tests must not inherit."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)

@@ -35,7 +35,7 @@ def test_a_plan_has_just_the_budget_and_depends_on_the_seed_alone(shape, share, 
 @pytest.mark.parametrize("name", ["balanced", "uniform"])
 @pytest.mark.parametrize(("shape", "budget"), [((6, 6), 9), ((7, 4), 9), ((3, 8), 20)])
 def test_every_pair_is_equally_likely(name, shape, budget):
-    runs = 3000
+    runs = 1200
     times = np.zeros(shape[0] * shape[1])
     for seed in range(runs):
         times[load_observation(name)(shape, budget, seed).flat] += 1
