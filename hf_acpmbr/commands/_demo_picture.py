@@ -73,7 +73,8 @@ def _draw_errors(axis: Any, examples: Sequence[Example], demo: Demo) -> None:
             np.mean([_point(name, budget, demo, *world) for world in worlds], axis=0) for budget in SCORES_PER_ROW
         ]
         axis.plot(*np.transpose(points), marker="o", markersize=3, label=name)
-    axis.set(xlabel="cost (part of full MBR)", ylabel="MSE of the completed matrix", xscale="log", yscale="log")
+    axis.set(xlabel="cost (part of full MBR)", ylabel="MSE of the completed matrix", xscale="log")
+    axis.set_ylim(bottom=0)
     axis.set_title(f"mean of {len(varied)} sentence(s)", fontsize=10)
     axis.legend()
 

@@ -19,20 +19,20 @@ HELP = "translate a few sentences with the embedded models and show what AC-PMBR
 
 SENTENCES: dict[str, tuple[str, ...]] = {
     "de": (
-        "The children are playing in the garden.",
-        "I would like to buy a ticket to Berlin.",
-        "My sister forgot her umbrella on the train.",
-        "Could you tell me where the station is?",
-        "We have been waiting for you for two hours.",
-        "He was so tired that he fell asleep at once.",
+        "The children were playing in the garden when it began to rain.",
+        "I would like to buy two tickets to Berlin, please.",
+        "My sister forgot her new umbrella on the train.",
+        "Could you tell me how to get to the station?",
+        "We have been waiting for you for more than two hours.",
+        "He was so tired that he fell asleep in front of the television.",
     ),
     "en": (
-        "Morgen fahren wir mit dem Zug nach Hamburg.",
-        "Er hat mir ein interessantes Buch geschenkt.",
-        "Warum hast du mich gestern nicht angerufen?",
-        "Das Wetter war so schlecht, dass wir zu Hause blieben.",
+        "Morgen fahren wir mit dem ersten Zug nach Hamburg.",
+        "Mein Nachbar hat mir ein interessantes Buch geschenkt.",
+        "Warum hast du gestern nicht auf meinen Brief geantwortet?",
+        "Das Wetter war so schlecht, dass wir den ganzen Tag zu Hause blieben.",
         "Meine Mutter kocht jeden Sonntag für die ganze Familie.",
-        "Ich weiß nicht, ob sie die Wahrheit sagt.",
+        "Ich weiß nicht, ob er die Wahrheit über seine Arbeit sagt.",
     ),
 }
 OTHER_LANGUAGE = {"de": "en", "en": "de"}
