@@ -136,6 +136,7 @@ def _cost_rows(settings: EvaluationSettings) -> list[Row]:
 
 
 def _agreement_rows(settings: EvaluationSettings) -> list[Row]:
+    """AC-ALS whatever the table's completer is: γ is its setting."""
     rows = []
     for name, budget in settings.budgets.items():
         for gamma in settings.figures.agreement:
@@ -144,7 +145,7 @@ def _agreement_rows(settings: EvaluationSettings) -> list[Row]:
                 dataclasses.replace(
                     row,
                     key=f"acpmbr/{name}/{row.distilled}/agreement-{gamma:g}",
-                    config=dataclasses.replace(row.config, agreement=gamma),
+                    config=dataclasses.replace(row.config, completer="agreement-als", agreement=gamma),
                 )
                 for row in block
             ]
@@ -159,6 +160,8 @@ def _config(settings: EvaluationSettings, distilled: str | None = None, **change
 def _preset(settings: EvaluationSettings, budget: BudgetSettings, distilled: str | None, decoder: str) -> MBRConfig:
     rate = None if distilled is None else _distilled_rate(settings, budget, distilled)
     values = {**_common(settings, distilled), **budget.mbr, "decoder": decoder}
+    if decoder == "pmbr":
+        values.pop("completer", None)  # a block's completer is that of AC-PMBR; PMBR has no guide for it
     return MBRConfig.preset(budget.preset, paper=budget.paper, distilled_rate=rate, **values)
 
 

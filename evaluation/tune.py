@@ -53,7 +53,8 @@ def grid(
     for row in table_rows(settings):
         if row.config.decoder == "acpmbr":
             for gamma, penalty, rank in itertools.product(gammas, regularizations, ranks):
-                config = dataclasses.replace(row.config, agreement=gamma, regularization=penalty, rank=rank)
+                changes = {"agreement": gamma, "regularization": penalty, "rank": rank}
+                config = dataclasses.replace(row.config, completer="agreement-als", **changes)
                 rows.append(dataclasses.replace(row, key=f"{row.key}/{gamma:g}/{penalty:g}/{rank}", config=config))
     return rows
 
