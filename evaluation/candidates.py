@@ -12,7 +12,7 @@ import pyarrow as pa
 from evaluation.phases import Corpus, Phase, Source
 from evaluation.settings import EvaluationSettings, ModelSettings
 from hf_acpmbr import ACPMBR, Candidates, MBRConfig
-from hf_acpmbr.inputs import encode
+from hf_acpmbr.inputs import encode, language_token
 
 
 class CandidatesPhase(Phase):
@@ -95,14 +95,9 @@ class Translator:
         if not hasattr(self.tokenizer, "src_lang"):
             return
         self.tokenizer.src_lang = self.source_language
-        if hasattr(self.tokenizer, "get_lang_id"):
-            token = self.tokenizer.get_lang_id(self.target_language)
-        else:
-            token = self.tokenizer.convert_tokens_to_ids(self.target_language)
-            if token in (None, self.tokenizer.unk_token_id):
-                raise ValueError(
-                    f"{self.target_language!r} is no language of this tokenizer: map it by model.languages"
-                )
+        token = language_token(self.tokenizer, self.target_language)
+        if token is None:
+            raise ValueError(f"{self.target_language!r} is no language of this tokenizer: map it by model.languages")
         self.arguments.setdefault("forced_bos_token_id", token)
 
     def sample(self, text: str) -> tuple[Candidates, int]:

@@ -115,6 +115,14 @@ def encode(
     return {name: tensor.to(model.device) for name, tensor in batch.items()}
 
 
+def language_token(tokenizer: Any, language: str) -> int | None:
+    """The token that stands for a language, to be forced as the first one; None if the tokenizer has none."""
+    if hasattr(tokenizer, "get_lang_id"):
+        return int(tokenizer.get_lang_id(language))
+    token = tokenizer.convert_tokens_to_ids(language)
+    return None if token is None or token == tokenizer.unk_token_id else int(token)
+
+
 def _is_text(tensor: torch.Tensor | None) -> bool:
     """Whether these are token ids, and not embeddings, sound, or the dummy that stands for encoder outputs."""
     return tensor is not None and tensor.dim() == 2 and not tensor.is_floating_point() and not bool((tensor < 0).any())

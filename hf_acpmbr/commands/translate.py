@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from ..inputs import encode
+from ..inputs import encode, language_token
 from ._mbr import Summary, add_mbr_arguments, build_mbr, output_line
 from ._resumable import ResumableOutput, batches, progress, read_lines
 
@@ -105,9 +105,7 @@ def _language(args: argparse.Namespace, tokenizer: Any) -> dict[str, int]:
         tokenizer.src_lang = source
     if not target:
         return {}
-    if hasattr(tokenizer, "get_lang_id"):
-        return {"forced_bos_token_id": tokenizer.get_lang_id(target)}
-    token = tokenizer.convert_tokens_to_ids(target)
-    if token is None or token == tokenizer.unk_token_id:
+    token = language_token(tokenizer, target)
+    if token is None:
         raise ValueError(f"--target-language {target!r} is no token of this tokenizer")
     return {"forced_bos_token_id": token}
