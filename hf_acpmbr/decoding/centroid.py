@@ -20,7 +20,11 @@ class CentroidMBR(Decoder):
 
     The centroids come from k-means (k-means++ start), in which a pseudo-reference counts as often as it was drawn.
     The paper's mean over centroids is unweighted, which gives rare kinds of translation more say; `weighted=True` uses
-    each cluster's share of the draws and becomes MBR when every pseudo-reference is its own centroid.
+    each cluster's share of the draws and becomes MBR when every unique pseudo-reference is its own centroid. With as
+    many centroids as draws, every draw is its own centroid, and both means are MBR.
+
+    Unlike in mbrs, the authors' library, two centroids never start from equal draws, so that there may be fewer than K,
+    and a centroid that is nearest to no pseudo-reference is dropped, not left where it was.
 
     "Centroid-Based Efficient Minimum Bayes Risk Decoding", https://arxiv.org/abs/2402.11197
 
@@ -61,7 +65,9 @@ class CentroidMBR(Decoder):
             centres, shares = k_means(vectors[by_text], counts, self.centroids, self.iterations, random)
         with problem.timed(utility.name):
             scores = finite(problem.target, problem.target.vector_scores(np.arange(n), centres))
-        weights = shares if self.weighted else np.full(len(centres), 1 / len(centres))
+        # With a centroid for each draw, the copies of a pseudo-reference are equal centroids, here scored once.
+        by_draws = self.weighted or self.centroids >= problem.drawn[1]
+        weights = shares if by_draws else np.full(len(centres), 1 / len(centres))
         return self._decision(
             problem,
             scores @ weights,

@@ -27,7 +27,9 @@ class DiverseMBR(Decoder):
     of the utilities' scales, with losses negated. diversity = 0 is MBR's n-best list. H is found greedily and then
     improved by exchanging single members until none helps. `nbest()` lists H, by expected utility.
 
-    "Generating Diverse and High-Quality Texts by Minimum Bayes Risk Decoding", https://arxiv.org/abs/2401.05054
+    This is DMBR, equations 9 and 10 of "Generating Diverse and High-Quality Texts by Minimum Bayes Risk Decoding",
+    https://arxiv.org/abs/2401.05054. The authors' code and mbrs divide the similarities by |H| − 1, not by the paper's
+    |H|: their λ is `diversity` · (|H| − 1) / |H|. The paper's other method, k-medoids, is not offered.
 
     Args:
         size: how many candidates.

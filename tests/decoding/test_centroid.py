@@ -63,6 +63,16 @@ def test_as_many_weighted_centroids_as_references_are_mbr():
     np.testing.assert_allclose(got.expected, full.expected, atol=1e-12)
 
 
+@given(st.integers(0, 500), st.integers(0, 5))
+def test_a_centroid_for_every_draw_is_mbr_over_the_list(seed, more):
+    world = World.make(seed, unique=6, draws=14)
+    target = world.target()
+    expected = [np.mean([target.of_texts(h, r) for r in world.drawn]) for h in world.texts]
+    got = CentroidMBR(centroids=len(world.drawn) + more).decode(world.drawn, target=target, seed=seed)
+    np.testing.assert_allclose(got.expected, expected, atol=1e-9)
+    assert got.calls == {"target": 6 * 6}
+
+
 def test_k_means_finds_clear_clusters_and_their_shares():
     rng = np.random.default_rng(0)
     middles = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])

@@ -48,6 +48,17 @@ def test_close_to_the_best_set_of_all():
     assert min(shares) > 0.85
 
 
+def test_the_divisor_of_the_authors_code_is_another_scale_of_lambda():
+    rng = np.random.default_rng(0)
+    value, similarity = rng.random(12), rng.random((12, 12))
+    size, theirs = 4, 0.5
+    for chosen in (np.array(c) for c in combinations(range(12), size)):
+        among = [similarity[a, b] for a in chosen for b in chosen if a != b]
+        means = value[chosen].mean() - theirs * np.mean(among)
+        ours = objective(value, similarity, chosen, theirs * size / (size - 1))
+        assert ours == pytest.approx(size * means)
+
+
 def test_no_diversity_is_mbrs_n_best_list():
     world = World.make(1)
     got = DiverseMBR(size=5, diversity=0).decode(world.drawn, target=world.target())
