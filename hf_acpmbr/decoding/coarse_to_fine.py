@@ -11,7 +11,8 @@ from ..candidates import FloatArray, IntArray
 from ..utilities import Scorer
 from ._checks import check_whole
 from ._draws import Draws
-from ._ranking import best_first, gains, top
+from ._kept import kept_decision
+from ._ranking import gains, top
 from .base import Decoder, Problem
 from .decision import Decision
 
@@ -51,18 +52,8 @@ class CoarseToFine(Decoder):
         else:
             coarse = np.zeros(n)
         kept = top(coarse, self.keep)
-        expected, fine = np.full(n, np.nan), np.zeros(n)
-        expected[kept] = sampled_means(problem, problem.target, kept, self.fine_references, stage=1)
-        fine[kept] = 1
-        return self._decision(
-            problem,
-            expected,
-            f"best {kept.size} of {n} by {guide.utility.name}",
-            deciding=problem.target,
-            rates=[(s, n * problem.shape[1] / s.calls) for s in (problem.target, guide) if s.calls],
-            order=best_first(fine, gains(problem.target.utility, expected), coarse),
-            details={"kept": kept, "coarse": coarse},
-        )
+        means = sampled_means(problem, problem.target, kept, self.fine_references, stage=1)
+        return kept_decision(self, problem, kept, means, coarse)
 
 
 def sampled_means(problem: Problem, scorer: Scorer, rows: IntArray, references: int | None, stage: int) -> FloatArray:

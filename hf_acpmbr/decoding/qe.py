@@ -10,7 +10,8 @@ import numpy as np
 from ..candidates import FloatArray
 from ..utilities import Scorer
 from ._checks import check_flag, check_reference_free, check_whole
-from ._ranking import best_first, gains, top
+from ._kept import kept_decision
+from ._ranking import gains, top
 from .base import Decoder, Problem
 from .decision import Decision
 
@@ -60,25 +61,15 @@ class QEFilterMBR(Decoder):
 
     def _decide(self, problem: Problem) -> Decision:
         assert problem.target is not None
-        n, guide = problem.shape[0], problem.guides[0]
+        guide = problem.guides[0]
         check_reference_free(self.name, guide, "first guide")
         judged = gains(guide.utility, quality(problem, guide))
         kept = top(judged, self.keep)
         both = self.filter_references and problem.references is problem.candidates
         columns = kept if both else np.arange(problem.shape[1])
         weights = problem.references.weights[columns]
-        expected, stays = np.full(n, np.nan), np.zeros(n)
-        expected[kept] = problem.score_block(problem.target, kept, columns) @ (weights / weights.sum())
-        stays[kept] = 1
-        return self._decision(
-            problem,
-            expected,
-            f"best {kept.size} of {n} by {guide.utility.name}",
-            deciding=problem.target,
-            rates=[(s, n * problem.shape[1] / s.calls) for s in (problem.target, guide) if s.calls],
-            order=best_first(stays, gains(problem.target.utility, expected), judged),
-            details={"kept": kept, "quality": judged},
-        )
+        means = problem.score_block(problem.target, kept, columns) @ (weights / weights.sum())
+        return kept_decision(self, problem, kept, means, judged)
 
 
 def quality(problem: Problem, scorer: Scorer) -> FloatArray:

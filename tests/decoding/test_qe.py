@@ -42,6 +42,16 @@ def test_pseudo_references_given_apart_are_not_filtered():
     np.testing.assert_allclose(got.expected, full.expected)
 
 
+def test_the_rest_follows_by_quality():
+    world = World.make(6)
+    quality = world.quality()
+    best = sorted(world.texts, key=lambda text: -quality.of_text(text))
+    got = QEFilterMBR(keep=3).decode(world.drawn, target=world.target(), guides=quality)
+    assert [entry.text for entry in got.nbest()][3:] == best[3:]
+    assert {got.candidates.texts[k] for k in got.details["kept"]} == set(best[:3])
+    np.testing.assert_allclose(got.details["judged"], [quality.of_text(text) for text in got.candidates.texts])
+
+
 def test_utilities_that_compare_with_references_are_refused():
     with pytest.raises(ValueError, match=r"qe needs a reference-free utility .* as its target, but 'chrf' compares"):
         QERerank().decode(["a", "b"], target="chrf")
