@@ -15,7 +15,7 @@ from ..candidates import FloatArray, IntArray
 
 Symbols = Sequence[str]  # a text as characters or as words
 _WORD = 8  # flags are summed eight at a time
-_PRODUCT_GAIN = 20  # multiplications that cost as much as one gather
+_PRODUCT_GAIN = 60  # multiplications that cost as much as one gather; measured 58 to 500
 _LARGEST_MATRIX = 1 << 26  # elements of the 0/1 matrices of one order
 
 
@@ -107,20 +107,21 @@ class MatchTable:
         self.totals: IntArray = np.concatenate([kind.totals for kind in counts], axis=1)
         self._orders = [_by_text(*part) for kind in counts for part in kind.features()]
         self._sizes = [int(features.max(initial=-1)) + 1 for _, features in self._orders]
+        self._widths = [_round_up(int(np.bincount(texts, minlength=1).max())) for texts, _ in self._orders]
         self._gathered: _Gathered | None = None
 
     def matches(self, hypotheses: IntArray, references: IntArray) -> IntArray:
         """(k, orders) clipped match counts of aligned text indices."""
         rows, i = np.unique(hypotheses, return_inverse=True)
         columns, j = np.unique(references, return_inverse=True)
-        occurrences = sum(features.size for _, features in self._orders) / max(self.totals.shape[0], 1)
         product = rows.size * columns.size * sum(self._sizes)
         small = (rows.size + columns.size) * max(self._sizes, default=0) < _LARGEST_MATRIX
-        if small and product < _PRODUCT_GAIN * hypotheses.size * occurrences:
+        # A gather looks up a whole row of the padded table, which one long text makes wide for all.
+        if small and product < _PRODUCT_GAIN * hypotheses.size * sum(self._widths):
             out = self._products(rows, columns, i.reshape(-1), j.reshape(-1))
         else:
             if self._gathered is None:
-                self._gathered = _Gathered(self._orders, self._sizes, self.totals.shape[0])
+                self._gathered = _Gathered(self._orders, self._sizes, self._widths, self.totals.shape[0])
             out = self._gathered.matches(hypotheses, references)
         same = hypotheses == references
         out[same] = self.totals[hypotheses[same]]
@@ -137,8 +138,9 @@ class MatchTable:
 class _Gathered:
     """Features of each text in a padded table; a hypothesis marks its own, then its references look theirs up."""
 
-    def __init__(self, orders: Sequence[tuple[IntArray, IntArray]], sizes: Sequence[int], texts: int) -> None:
-        widths = [_round_up(int(np.bincount(t, minlength=1).max(initial=0))) for t, _ in orders]
+    def __init__(
+        self, orders: Sequence[tuple[IntArray, IntArray]], sizes: Sequence[int], widths: Sequence[int], texts: int
+    ) -> None:
         self._bounds = np.concatenate([[0], np.cumsum(widths)])
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         self._nothing = int(offsets[-1])  # a feature no text has fills the gaps

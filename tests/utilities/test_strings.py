@@ -116,6 +116,19 @@ def test_products_and_gathers_count_the_same(name: str, monkeypatch: pytest.Monk
     np.testing.assert_array_equal(*results)
 
 
+def test_long_texts_among_short_ones_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("hf_acpmbr.utilities.ngrams._Gathered")
+    rng = np.random.default_rng(0)
+    words = " ".join(SENTENCES).split()
+    texts = [" ".join(rng.choice(words, 12)) for _ in range(40)] + [" ".join(rng.permutation(words * 9)) for _ in "ab"]
+    some = np.sort(rng.permutation(len(texts) ** 2)[: len(texts) ** 2 // 4])
+    rows, columns = np.divmod(some, len(texts))
+    scores = load_utility("chrf").prepare(texts, texts)(rows, columns)
+    long = np.flatnonzero((rows >= 40) | (columns >= 40))
+    expected = [ORACLES["chrf"](texts[rows[k]], texts[columns[k]]) for k in long]
+    np.testing.assert_allclose(scores[long], expected, atol=1e-9)
+
+
 def test_ter_edits_equal_tercoms_search() -> None:
     rng = np.random.default_rng(1)
     pairs = []
