@@ -25,13 +25,19 @@ SENTENCES = [
 
 @dataclass(frozen=True)
 class Case:
-    """One source: what was drawn, who judges, and what full MBR would know."""
+    """One source: what was drawn, who judges, and what full MBR would know.
+
+    `quality` is reference-free and `vectors` compares sentence vectors: decoders that need such a utility get it in the
+    place of one that is not.
+    """
 
     candidates: Candidates
     target: Utility
     guide: Utility
     matrix: Array
     source: str | None = None
+    quality: Utility | None = None
+    vectors: Utility | None = None
 
     @property
     def expected(self) -> Array:
@@ -39,14 +45,17 @@ class Case:
         sign = 1.0 if self.target.higher_is_better else -1.0
         return np.asarray(sign * (self.matrix @ self.candidates.weights) / self.target.scale)
 
+    def price(self, utility: Utility) -> float:
+        """What a run of a utility's network costs in target calls: by size, and the same for string metrics."""
+        return utility.parameters / self.target.parameters if self.target.parameters else 1.0
+
 
 @dataclass(frozen=True)
 class CaseSet:
-    """Cases of one kind; `guide_cost` is what one guide call costs in target calls."""
+    """Cases of one kind."""
 
     name: str
     cases: Sequence[Case]
-    guide_cost: float
 
 
 class Missing(Exception):
@@ -65,7 +74,7 @@ def stored_matrices(folder: Path = SHARED / "matrices") -> CaseSet:
         target = MatrixUtility(data["target"], texts, name="target", parameters=12)
         guide = MatrixUtility(data["distilled"], texts, name="guide", parameters=6)
         cases.append(Case(Candidates(texts, data["counts"]), target, guide, target.matrix))
-    return CaseSet("stored matrices (BERTScore, 12 layers; guide 6 layers)", cases, 0.5)
+    return CaseSet("stored matrices (BERTScore, 12 layers; guide 6 layers)", cases)
 
 
 def strings(number: int, count: int) -> CaseSet:
@@ -75,7 +84,7 @@ def strings(number: int, count: int) -> CaseSet:
     for entry in candidate_lists(number, count):
         candidates = Candidates.from_texts(entry.texts, logprobs=entry.logprobs)
         cases.append(Case(candidates, target, guide, full_matrix(target, candidates, entry.source), entry.source))
-    return CaseSet("strings (chrF; guide BLEU)", cases, 1.0)
+    return CaseSet("strings (chrF; guide BLEU)", cases)
 
 
 def embedded(count: int) -> CaseSet:
@@ -87,12 +96,14 @@ def embedded(count: int) -> CaseSet:
             raise Missing(f"there is no embedded model in {folder}")
     model, tokenizer = load_translator()
     target, guide = load_utility("embedded"), load_utility("embedded-d1")
-    cases = sampled(model, tokenizer, target, guide, count)
-    return CaseSet("embedded models (guide: its distilled version)", cases, guide.parameters / target.parameters)
+    return CaseSet("embedded models (guide: its distilled version)", sampled(model, tokenizer, target, guide, count))
 
 
 def sampled(model: Any, tokenizer: Any, target: Utility, guide: Utility, count: int) -> list[Case]:
-    """`count` samples of each sentence by a many-to-many translator."""
+    """`count` samples of each sentence by a many-to-many translator, which also judges them in its own ways."""
+    from evaluation.benchmarks.translator_utilities import EncoderCosine, SourceLikelihood
+
+    quality, vectors = SourceLikelihood(model, tokenizer, "en", "de"), EncoderCosine(model, tokenizer, "de")
     tokenizer.src_lang = "en"
     draw = ACPMBR(tokenizer, decoder="map", num_candidates=count)
     cases = []
@@ -105,7 +116,8 @@ def sampled(model: Any, tokenizer: Any, target: Utility, guide: Utility, count: 
             return_dict_in_generate=True,
         )
         candidates = output.candidates[0]
-        cases.append(Case(candidates, target, guide, full_matrix(target, candidates, sentence), sentence))
+        matrix = full_matrix(target, candidates, sentence)
+        cases.append(Case(candidates, target, guide, matrix, sentence, quality, vectors))
     return cases
 
 

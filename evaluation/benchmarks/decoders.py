@@ -4,6 +4,11 @@ For every decoder and budget: the regret (expected target utility lost against f
 full MBR's, the calls of target and guide, their cost as a share of full MBR's (guide calls count by the guide's size)
 and CPU seconds for a source, averaged over sources and seeds. A ● marks the Pareto front: no other row has both a lower
 cost and a lower regret. The picture shows the same.
+
+Decoders that need another kind of utility get it where the set has one, and are judged by the target like all others:
+`qe` and `qe-filter` the translator's likelihood of the source given the candidate, `centroid` its sentence vectors.
+Their calls stand in the guide's column. A vector utility counts the texts that it encodes: comparing vectors costs next
+to nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.benchmarks.decoder_sets import CaseSet, Missing, embedded, stored_matrices, strings
+from evaluation.benchmarks.decoder_sets import Case, CaseSet, Missing, embedded, stored_matrices, strings
 from evaluation.benchmarks.decoders_plot import plot
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning, load_completer
 from hf_acpmbr.decoding import ACPMBR, PMBR, Decoder, decoder_class
@@ -68,7 +73,7 @@ def methods() -> Iterator[tuple[str, str, Decoder]]:
     yield from by_name("model-based", {})
     yield from by_name("map", {})
     yield from by_name("qe", {})
-    yield from by_name("qe-filter", {})
+    yield from by_name("qe-filter", {"keep": 8}, {"keep": 32})
     yield from by_name("ensemble", {}, {"method": "rank"})
     yield from by_name("diverse", {"size": 4})
 
@@ -78,29 +83,41 @@ def obstacle(decoder: Decoder, cases: CaseSet) -> str | None:
     case = cases.cases[0]
     if decoder.name == "aggregation" and not case.target.can_aggregate:
         return "the target cannot average references"
-    if decoder.name == "centroid" and not case.target.has_vectors:
-        return "the target has no sentence vectors"
-    if decoder.name in ("qe", "qe-filter"):
+    if decoder.name == "centroid" and case.vectors is None:
+        return "there is no utility on sentence vectors"
+    if decoder.name in ("qe", "qe-filter") and case.quality is None:
         return "there is no reference-free utility"
     if "logprobs" in decoder.needs and case.candidates.logprobs is None:
         return "log-probabilities are not known"
     return None
 
 
+def utilities_for(decoder: Decoder, case: Case) -> tuple[Any, Any]:
+    """(target, guide) that a decoder is given."""
+    if decoder.name == "centroid":
+        return case.vectors, case.guide
+    if decoder.name == "qe":
+        return case.quality, case.guide
+    return case.target, case.quality if decoder.name == "qe-filter" else case.guide
+
+
 def measure(decoder: Decoder, cases: CaseSet, seeds: int) -> dict[str, float]:
     """Averages over sources and seeds."""
     runs = []
     for case in cases.cases:
-        expected = case.expected
+        expected, n = case.expected, len(case.candidates)
+        given = utilities_for(decoder, case)
+        helper = given[1] if given[0] is case.target else given[0]
         for seed in range(seeds):
             start = time.process_time()
             decision = decoder.decode(
-                case.candidates, target=case.target, guides=[case.guide], source=case.source, seed=seed
+                case.candidates, target=given[0], guides=[given[1]], source=case.source, seed=seed
             )
             seconds = time.process_time() - start
             regret = 100 * (expected.max() - expected[decision.index])
-            target, guide = (decision.calls.get(utility.name, 0) for utility in (case.target, case.guide))
-            cost = (target + cases.guide_cost * guide) / len(case.candidates) ** 2
+            target, other = (decision.calls.get(utility.name, 0) for utility in (case.target, helper))
+            guide = n if helper is case.vectors else other
+            cost = (target + case.price(helper) * guide) / n**2
             runs.append((cost, regret, float(decision.index == expected.argmax()), target, guide, seconds))
     means = np.mean(runs, axis=0)
     error = float(np.std([run[1] for run in runs]) / np.sqrt(len(runs)))

@@ -100,4 +100,4 @@ def test_samples_of_a_translator_become_cases(monkeypatch):
         assert case.candidates.total == 12
         assert case.candidates.logprobs is not None
         assert case.matrix.shape == (len(case.candidates),) * 2
-    assert decoders.measure(decoders.decoder_class("map")(), decoders.CaseSet("x", cases, 1.0), seeds=1)["cost"] == 0
+    assert decoders.measure(decoders.decoder_class("map")(), decoders.CaseSet("x", cases), seeds=1)["cost"] == 0

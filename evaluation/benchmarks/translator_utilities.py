@@ -1,0 +1,98 @@
+"""What a many-to-many translator says about candidates: a reference-free utility, and one on sentence vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from evaluation.embedded.bitext import encode, pad_rows
+from evaluation.embedded.training import length_batches
+from evaluation.embedded.translation import mean_log_likelihoods
+from hf_acpmbr.utilities import Statistics, Utility
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class SourceLikelihood(Utility):
+    """Reference-free: log p(source | candidate) per source token, by translating backwards.
+
+    Args:
+        model: a translator that knows both directions.
+        tokenizer: its M2M100 tokenizer.
+        source_language: what was translated.
+        target_language: what the candidates are in.
+    """
+
+    name = "source-likelihood"
+    needs_source = True
+    needs_reference = False
+
+    def __init__(self, model: Any, tokenizer: Any, source_language: str, target_language: str) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        self.languages = target_language, source_language
+        self.parameters = model.num_parameters()
+
+    def kernel(self, table: Any, statistics: Statistics) -> Any:
+        def score(hypotheses: Ints, references: Ints, sources: Ints) -> Floats:
+            candidates = [table.texts[k] for k in hypotheses]
+            wanted = [table.sources[k] for k in sources]
+            return np.asarray(mean_log_likelihoods(self.model, self.tokenizer, candidates, wanted, *self.languages))
+
+        return score
+
+
+class EncoderCosine(Utility):
+    """Cosine of the means of the encoder's last states; each text is encoded once.
+
+    Args:
+        model: a translator.
+        tokenizer: its M2M100 tokenizer.
+        language: what the texts are in.
+    """
+
+    name = "encoder-cosine"
+    symmetric = True
+    has_vectors = True
+
+    def __init__(self, model: Any, tokenizer: Any, language: str) -> None:
+        super().__init__()
+        self.encoder, self.tokenizer, self.language = model.get_encoder(), tokenizer, language
+        self.parameters = self.encoder.num_parameters()
+
+    def kernel(self, table: Any, statistics: Statistics) -> _Cosines:
+        return _Cosines(self._encoded(encode(self.tokenizer, table.texts, self.language)))
+
+    @torch.inference_mode()
+    def _encoded(self, rows: list[list[int]], batch_tokens: int = 4096) -> Floats:
+        """(n, D) unit vectors."""
+        vectors = np.empty((len(rows), self.encoder.config.d_model))
+        for batch in length_batches(np.array([[len(row)] for row in rows]), batch_tokens, seed=0, epoch=0):
+            ids = pad_rows([rows[k] for k in batch], int(self.tokenizer.pad_token_id))
+            mask = pad_rows([[1] * len(rows[k]) for k in batch], 0)
+            states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+            vectors[batch] = (states * mask[:, :, None]).sum(1).double().numpy()
+        return _unit(vectors)
+
+
+class _Cosines:
+    def __init__(self, table: Floats) -> None:
+        self.table = table
+
+    def __call__(self, hypotheses: Ints, references: Ints, sources: Ints) -> Floats:
+        return np.asarray(np.einsum("kd,kd->k", self.table[hypotheses], self.table[references]))
+
+    def vectors(self, texts: Ints) -> Floats:
+        return self.table[texts]
+
+    def vector_scores(self, hypotheses: Ints, vectors: Floats) -> Floats:
+        """(k, K) cosines with vectors of any length."""
+        return np.asarray(self.table[hypotheses] @ _unit(vectors).T)
+
+
+def _unit(vectors: Floats) -> Floats:
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
