@@ -136,6 +136,14 @@ class Candidates:
         """(n,) share of the draws each text holds; sums to 1."""
         return np.asarray(self.counts / self.counts.sum(), dtype=np.float64)
 
+    @property
+    def features(self) -> FloatArray:
+        """(n, F) what sampling tells of each text: the logarithm of its count, and its log-probability where known."""
+        columns = [np.log(self.counts)]
+        if self.logprobs is not None and np.isfinite(self.logprobs).all():
+            columns.append(self.logprobs)
+        return np.column_stack(columns)
+
     def expanded(self) -> list[str]:
         """The drawn list with duplicates, grouped by text."""
         return [text for text, count in zip(self.texts, self.counts, strict=True) for _ in range(int(count))]

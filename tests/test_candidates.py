@@ -82,3 +82,12 @@ def test_arrays_cannot_be_changed_afterwards():
     got = Candidates.from_texts(["a", "b"])
     with pytest.raises(ValueError, match="read-only"):
         got.counts[0] = 9
+
+
+def test_features_are_log_counts_and_the_log_probabilities_where_all_are_finite():
+    drawn = Candidates(("a", "b", "c"), np.array([1, 4, 2]))
+    np.testing.assert_allclose(drawn.features, np.log([[1], [4], [2]]))
+    with_model = Candidates(drawn.texts, drawn.counts, logprobs=np.array([-3.0, -1.0, -2.0]))
+    np.testing.assert_allclose(with_model.features, [[0, -3], [math.log(4), -1], [math.log(2), -2]])
+    impossible = Candidates(drawn.texts, drawn.counts, logprobs=np.array([-3.0, -math.inf, -2.0]))
+    assert impossible.features.shape == (3, 1)

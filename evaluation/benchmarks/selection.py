@@ -3,9 +3,9 @@
 For target rates r and guides that are good, weak or random: the completed matrix's MSE (scores × 100), the regret of
 the choice against full MBR (× 100), the rank of the chosen candidate and how often it is MBR's own. Means over matrices
 and seeds with 95% intervals over the seeds. All methods that take masks get the same uniform ones; rates are taken over
-the unique matrix. At equal cost: a guide at r′ = r/16 costs about as much as the target at r (the paper's
-BLEURT-20-D3), so the methods without a guide score the target at r/2. DistilledMBR scores the whole matrix with the
-guide, whatever r is.
+the unique matrix. Transfer is also told how often every candidate was drawn, as the decoders tell it. At equal cost: a
+guide at r′ = r/16 costs about as much as the target at r (the paper's BLEURT-20-D3), so the methods without a guide
+score the target at r/2. DistilledMBR scores the whole matrix with the guide, whatever r is.
 
 Results are kept in a JSON file and a second call goes on where the first was interrupted.
 """
@@ -46,6 +46,10 @@ class Case:
     target: Matrix
     guides: dict[str, Matrix]
     counts: npt.NDArray[np.int64]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(map(str, range(len(self.target))))
 
     def guide(self, kind: str, seed: int) -> Matrix:
         """A random guide has the good one's structure, but its rows and columns belong to other candidates."""
@@ -90,10 +94,9 @@ def synthetic(size: int = 160) -> list[Case]:
     return cases
 
 
-def measures(case: Case, expected: Matrix, matrix: Matrix | None) -> dict[str, float | None]:
+def measures(case: Case, chosen: int, matrix: Matrix | None) -> dict[str, float | None]:
     weights = case.counts / case.counts.sum()
     truth = case.target @ weights
-    chosen = int(np.argmax(expected))
     error = None if matrix is None else float(np.square(matrix - case.target).mean() * 1e4)
     return {
         "mse": error,
@@ -116,20 +119,19 @@ def by_mask(case: Case, name: str, rate: int, guide: Matrix | None, seed: int) -
     completer: Any = load_completer({"ac-als": "agreement-als"}.get(kind, kind), **options)
     target = masked(case.target, rate if guide is not None else rate / 2, 2 * seed)
     helper = None if guide is None else masked(guide, max(1, rate / GUIDE_SHARE), 2 * seed + 1)
-    completion = completer.complete(target, None, helper)
-    return measures(case, completion.expected(case.counts), completion.matrix)
+    known = {"row_features": Candidates(case.texts, case.counts).features} if kind == "transfer" else {}
+    completion = completer.complete(target, None, helper, **known)
+    return measures(case, int(np.argmax(completion.expected(case.counts))), completion.matrix)
 
 
 def by_decoder(case: Case, name: str, rate: int, guide: Matrix | None, seed: int) -> dict[str, float | None]:
-    texts = tuple(map(str, range(len(case.target))))
+    texts = case.texts
     candidates = Candidates(texts, case.counts)
     drawn = candidates.total**2 / case.target.size  # budgets count the drawn pairs
     target = MatrixUtility(case.target, texts, texts)
     if name == "halving":
         decision: Decision = HalvingMBR(max(1.0, rate / 2 * drawn)).decode(candidates, None, target, seed=seed)
-        order = np.empty(len(texts))
-        order[decision.ranking] = -np.arange(len(texts))
-        return measures(case, order, None)
+        return measures(case, decision.index, None)
     budgets = Budget(reduction=rate * drawn), Budget(reduction=max(1.0, rate / GUIDE_SHARE * drawn))
     completer: Any = load_completer("transfer")
     decoder = ACPMBR(completer, load_observation("adaptive"), budgets[0], budgets[1:])
@@ -137,14 +139,14 @@ def by_decoder(case: Case, name: str, rate: int, guide: Matrix | None, seed: int
     decision = decoder.decode(
         candidates, None, target, MatrixUtility(guide, texts, texts), seed=seed, full_matrix=case.target
     )
-    return measures(case, decision.expected, decision.matrix)
+    return measures(case, decision.index, decision.matrix)
 
 
 def run(case: Case, name: str, rate: int, kind: str, seed: int) -> dict[str, float | None]:
     guide = None if name in UNGUIDED else case.guide(kind, seed)
     if name == "distilled mbr":
         assert guide is not None
-        return measures(case, guide @ (case.counts / case.counts.sum()), guide)
+        return measures(case, int(np.argmax(guide @ case.counts)), guide)
     if name in ("halving", "transfer+adaptive"):
         return by_decoder(case, name, rate, guide, seed)
     return by_mask(case, name, rate, guide, seed)

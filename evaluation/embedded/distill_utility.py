@@ -16,6 +16,7 @@ from pathlib import Path
 
 import sentencepiece
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from evaluation.embedded.bitext import read_pairs
@@ -74,7 +75,8 @@ def main(given: Sequence[str] | None = None) -> None:
     *chunks, dev = cached_chunks(folder, args.chunks, lambda k: scored_pairs(args, target, k))
     pieces = Path(args.target) / "spm.model"
     vocabulary = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
-    network = build_network(SIZES[args.size], vocabulary.get_piece_size())
+    vectors = load_file(Path(args.target) / "model.safetensors")["bleurt.embeddings.word_embeddings.weight"].float()
+    network = build_network(SIZES[args.size], vocabulary.get_piece_size(), vectors)
     train = RatedPairs([pair for chunk in chunks for pair in chunk], pieces, POSITIONS)
     fit(network, train, {"target": RatedPairs(dev[:4000], pieces, POSITIONS)}, args, args.output)
     export(network, pieces, args.output / "model")

@@ -27,7 +27,7 @@ from evaluation.embedded.rated_pairs import (
 )
 from evaluation.embedded.synthetic_pairs import SyntheticPairs
 from evaluation.embedded.training import add_training_arguments, prepare_process
-from evaluation.embedded.utility_network import PIECES, POSITIONS, SIZES, build_network, export, fit
+from evaluation.embedded.utility_network import PIECES, POSITIONS, SIZES, build_network, export, fit, translator_vectors
 
 
 def synthetic_chunks(args: argparse.Namespace) -> list[list[RatedPair]]:
@@ -97,7 +97,7 @@ def main(given: Sequence[str] | None = None) -> None:
         shuffled += random.Random(args.seed).sample(ratings, min(len(ratings), 5_000))
         texts = (text for pair in shuffled for text in (pair.reference, pair.hypothesis))
         train_pieces(texts, pieces, args.pieces, args.seed)
-    network = build_network(SIZES["embedded"], args.pieces)
+    network = build_network(SIZES["embedded"], args.pieces, translator_vectors(pieces, args.translator))
     bleurt = set(read_ratings(args.data / "ratings", "bleurt20.train", "bleurt20"))
     checks = {
         "synthetic": RatedPairs(dev[:3000], pieces, POSITIONS),

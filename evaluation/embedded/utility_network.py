@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import sentencepiece
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import RemBertConfig, RemBertForSequenceClassification
 
 from evaluation.embedded.rated_pairs import PairBatch, RatedPairs
@@ -41,16 +42,23 @@ class Size:
     embedding: int
 
 
-# Matrix parameters of the layers, which are the cost of a token: 2.4M, 0.59M (a quarter) and 0.25M (a tenth).
+# Matrix parameters of the layers, which are the cost of a token: 1.38M, 0.35M (a quarter) and 0.14M (a tenth).
+# Embeddings cost nothing, so the target's are wide.
 SIZES = {
-    "embedded": Size(layers=6, width=192, feed_forward=672, heads=6, embedding=64),
-    "embedded-d1": Size(layers=4, width=128, feed_forward=320, heads=4, embedding=24),
-    "embedded-d2": Size(layers=3, width=96, feed_forward=240, heads=3, embedding=16),
+    "embedded": Size(layers=4, width=192, feed_forward=512, heads=6, embedding=256),
+    "embedded-d1": Size(layers=3, width=112, feed_forward=304, heads=4, embedding=40),
+    "embedded-d2": Size(layers=2, width=80, feed_forward=272, heads=4, embedding=24),
 }
 
 
-def build_network(size: Size, pieces: int = PIECES) -> RemBertForSequenceClassification:
-    """BLEURT-20's architecture, RemBERT with a regression head, for a vocabulary of `pieces`."""
+def build_network(
+    size: Size, pieces: int = PIECES, vectors: torch.Tensor | None = None
+) -> RemBertForSequenceClassification:
+    """BLEURT-20's architecture, RemBERT with a regression head, for a vocabulary of `pieces`.
+
+    Args:
+        vectors: (pieces, any) what is known of the pieces beforehand; the embeddings start from its main directions.
+    """
     network = RemBertForSequenceClassification(
         RemBertConfig(
             vocab_size=pieces,
@@ -74,7 +82,66 @@ def build_network(size: Size, pieces: int = PIECES) -> RemBertForSequenceClassif
     # A constant near the ratings' mean to start from: the first steps go into what distinguishes pairs.
     torch.nn.init.zeros_(network.classifier.weight)
     torch.nn.init.constant_(network.classifier.bias, 0.6)
+    look_for_equals(network)
+    if vectors is not None:
+        start_embeddings(network, vectors)
     return network
+
+
+def look_for_equals(network: RemBertForSequenceClassification, layers: int = 2, logit: float = 4.0) -> None:
+    """Let the first layers' attention start at equal pieces, wherever they stand.
+
+    From a random start the network needs millions of tokens to find out that it should compare the two sentences.
+
+    Args:
+        layers: how many.
+        logit: what the first layer gives a pair of equal pieces, about; others get about 0.
+    """
+    config = network.config
+    heads, spread = config.num_attention_heads, config.initializer_range**2
+    # Normalised embeddings have the squared length input_embedding_size; every random projection scales it.
+    squared = config.input_embedding_size * (config.hidden_size * spread) * (config.hidden_size // heads * spread)
+    gain = (logit / (squared / (config.hidden_size // heads) ** 0.5)) ** 0.5
+    with torch.no_grad():
+        network.rembert.embeddings.position_embeddings.weight.div_(3)
+        for layer in network.rembert.encoder.layer[:layers]:
+            attention = layer.attention.self
+            attention.query.weight.mul_(gain)
+            attention.key.weight.copy_(attention.query.weight)
+
+
+def start_embeddings(network: RemBertForSequenceClassification, vectors: torch.Tensor) -> None:
+    """The embeddings of pieces with a vector become its main directions, at the spread of the random start.
+
+    Args:
+        vectors: (pieces, any); rows of zeros, and directions beyond those that it has, keep their random start.
+    """
+    weight = network.rembert.embeddings.word_embeddings.weight
+    known = vectors.abs().sum(1) > 0
+    centred = vectors[known] - vectors[known].mean(0)
+    _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
+    # Square roots: the first few directions, frequency above all, would rule the similarity of pieces.
+    start = centred @ directions[: weight.shape[1]].T / singular[: weight.shape[1]].sqrt()
+    with torch.no_grad():
+        weight[known, : start.shape[1]] = start * (network.config.initializer_range / start.std())
+
+
+def translator_vectors(pieces: Path, translator: Path) -> torch.Tensor:
+    """(pieces, width) the translator's embedding of every piece, or the mean over the pieces it takes for it."""
+    ours = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(translator / "sentencepiece.bpe.model"))
+    numbers = json.loads((translator / "vocab.json").read_text(encoding="utf-8"))
+    table = load_file(translator / "model.safetensors")["model.shared.weight"].float()
+    vectors = torch.zeros(ours.get_piece_size(), table.shape[1])
+    for i in range(ours.get_piece_size()):
+        piece = ours.id_to_piece(i)
+        if ours.is_control(i) or ours.is_unknown(i):
+            continue
+        parts = [piece] if piece in numbers else theirs.encode(piece.replace("▁", " "), out_type=str)
+        known = [numbers[part] for part in parts if part in numbers]
+        if known:
+            vectors[i] = table[known].mean(0)
+    return vectors
 
 
 def predict(network: RemBertForSequenceClassification, batch: PairBatch) -> torch.Tensor:

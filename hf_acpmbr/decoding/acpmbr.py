@@ -10,9 +10,10 @@ import numpy as np
 
 from ..matrix import ObservedScores
 from ..utilities import Scorer
-from .base import BudgetLike, CompleterLike, Decoder, Gain, ObservationLike, Problem, exact_decision
+from .base import Decoder, Gain, Problem, exact_decision
 from .decision import Decision
 from .pmbr import _name, _settings, completed_decision, guide_gains
+from .stages import BudgetLike, CompleterLike, LearningCompleter, ObservationLike
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class ACPMBR(Decoder):
     ) -> Decision:
         """Score what the plan asks for, complete, and let the plan ask again."""
         assert problem.target is not None
-        if not hasattr(self.completer, "learn"):
+        if not isinstance(self.completer, LearningCompleter):
             raise ValueError(
                 f"observation {_name(self.observe)} needs a completer that knows how sure it is, "
                 f"got {type(self.completer).__name__}: choose completer='transfer'"
@@ -84,7 +85,8 @@ class ACPMBR(Decoder):
             observed = scores if observed is None else observed.merged(scores)
             with problem.timed("completion"):
                 gain = Gain.of(problem.target.utility, observed.values)
-                completion = learnt.complete(observed.with_values(gain.apply(observed.values)))
+                gains = observed.with_values(gain.apply(observed.values))
+                completion = learnt.complete(gains, row_features=problem.candidates.features)
                 mean = completion.expected(weights)
                 deviation = np.sqrt(completion.row_variance(weights, relative=True))
         assert observed is not None
@@ -97,6 +99,7 @@ class ACPMBR(Decoder):
             matrix=None if problem.full_matrix is None else gain.undo(completion.matrix),
             observed=observed,
             guides=tuple(guides),
+            order=plan.ranking(mean, deviation),
             details={"completion": completion, "gain": gain, "plan": plan},
         )
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,30 +19,6 @@ from ..version import __version__
 from .decision import Decision
 
 Texts: TypeAlias = "Candidates | Iterable[str] | dict[str, int]"
-
-
-class CompletionLike(Protocol):
-    sweeps: int
-    converged: bool
-
-    @property
-    def matrix(self) -> FloatArray: ...
-
-    def expected(self, weights: npt.ArrayLike | None = None) -> FloatArray: ...
-
-
-class CompleterLike(Protocol):
-    def complete(self, scores: Any, mask: Any = None, guide_scores: Any = None, /) -> CompletionLike: ...
-
-
-class ObservationLike(Protocol):
-    def __call__(self, shape: tuple[int, int], budget: int, seed: int, /) -> Pairs: ...
-
-
-class BudgetLike(Protocol):
-    def pairs(self, unique: tuple[int, int], drawn: tuple[int, int] | None = None) -> int: ...
-
-    def rate(self, columns: int) -> float: ...
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from ..matrix import ObservedScores
 from ..utilities import Scorer
-from .base import BudgetLike, CompleterLike, Decoder, Gain, ObservationLike, Problem, exact_decision
+from .base import Decoder, Gain, Problem, exact_decision
 from .decision import Decision
+from .stages import BudgetLike, CompleterLike, LearningCompleter, ObservationLike
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ def completed_decision(
     assert problem.target is not None
     gain = Gain.of(problem.target.utility, observed.values)
     with problem.timed("completion"):
-        completion = completer.complete(
-            observed.with_values(gain.apply(observed.values)),
-            None,
-            guide_gains(problem, guides) or None,
-        )
+        gains, helpers = observed.with_values(gain.apply(observed.values)), guide_gains(problem, guides)
+        if isinstance(completer, LearningCompleter):
+            completion = completer.learn(helpers).complete(gains, row_features=problem.candidates.features)
+        else:
+            completion = completer.complete(gains, None, helpers or None)
         expected = gain.undo(completion.expected(problem.references.weights))
         matrix = None if problem.full_matrix is None else gain.undo(completion.matrix)
     ended = "converged" if completion.converged else "stopped"

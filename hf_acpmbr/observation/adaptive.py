@@ -12,9 +12,12 @@ from ..candidates import FloatArray, IntArray
 from ..matrix import Pairs
 from .balanced import balanced
 
-# How many posterior deviations a candidate is given the benefit of when it is decided who can still be the best.
-_OPTIMISM = 1.5
+# How many posterior deviations a candidate is given the benefit of when it is decided who can still be the best, and
+# has to answer for when the best is chosen: who was hardly tried should be tried, not returned.
+_DOUBT = 1.5
 _ROUNDS = 5
+# Before it can stop early: one round of candidates that the guide likes says little about the others.
+_LEAST_ROUNDS = 2
 # Pseudo-references for each candidate of the first round, and the shares of its candidates that the guide chooses and
 # that are drawn most often; the rest is random. It shows how far the guide can be trusted.
 _FIRST_DEPTH, _GUIDED, _PROMINENT = 3, 0.5, 0.25
@@ -31,7 +34,8 @@ class Adaptive:
     the best by the posterior of all scores so far, at most half as many as fitted into the round before. All candidates
     of a round are brought to the same depth in one sequence of pseudo-references, drawn by weight without replacement,
     so that what a pseudo-reference does to every candidate cancels. The guide is the control variate: the completion
-    carries its calibrated estimate, and the target's scores only have to tell the difference.
+    carries its calibrated estimate, and the target's scores only have to tell the difference. In the end the candidate
+    whose posterior is highest at its lower end is chosen.
 
     Correlated sequential halving: "Ultra Fast Medoid Identification via Correlated Sequential Halving",
     https://arxiv.org/abs/1906.04356; for MBR without a guide, https://arxiv.org/abs/2401.02749.
@@ -112,7 +116,8 @@ class AdaptivePlan:
             mean: (N,) what is expected of every candidate, more is better: by the guide at first, then the posterior.
             deviation: (N,) the posterior's standard deviations, leaving out what moves all candidates alike.
         """
-        if self.sizes and self.confidence < 1 and confidence_in_leader(mean, deviation) >= self.confidence:
+        tried = len(self.sizes) >= _LEAST_ROUNDS and self.confidence < 1
+        if tried and confidence_in_leader(mean, deviation) >= self.confidence:
             self.clear = True
         pairs = Pairs.from_flat(np.empty(0, dtype=np.int64), self.shape)
         while not (self.clear or len(pairs)) and self._to_go:
@@ -127,6 +132,10 @@ class AdaptivePlan:
             self.spent += len(pairs)
         return pairs
 
+    def ranking(self, mean: FloatArray, deviation: FloatArray) -> IntArray:
+        """(N,) candidates from best to worst by what can be relied on: the posterior's lower end."""
+        return np.argsort(_DOUBT * deviation - mean, kind="stable")
+
     @property
     def status(self) -> str:
         """How it went, for people."""
@@ -139,10 +148,10 @@ class AdaptivePlan:
         depth = 2 ** len(self.sizes) if self.sizes else _FIRST_DEPTH
         # No fewer than can use up what the round may spend.
         size = min(max(allowance // depth, 2, math.ceil(allowance / m)), n, max(allowance, 1))
-        optimistic = mean + _OPTIMISM * deviation
+        optimistic = mean + _DOUBT * deviation
         ranked = np.argsort(-optimistic, kind="stable")
         if self.sizes:
-            plausible = np.count_nonzero(optimistic >= np.max(mean - _OPTIMISM * deviation))
+            plausible = np.count_nonzero(optimistic >= np.max(mean - _DOUBT * deviation))
             return ranked[: min(size, max(plausible, 2, math.ceil(allowance / m)))]
         favourites = ranked[: math.ceil(_GUIDED * size)]
         others = self.standing[~np.isin(self.standing, favourites)]

@@ -1,19 +1,31 @@
 from __future__ import annotations
 
+import json
 import random
 from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
+from safetensors.torch import load_file
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
 from evaluation.embedded.rated_pairs import RatedPair, RatedPairs, cached_chunks, train_pieces
 from evaluation.embedded.synthetic_pairs import SyntheticPairs, damage
 from evaluation.embedded.train_utility import split_by_reference
-from evaluation.embedded.utility_network import SIZES, build_network, correlation, export, fit, predict
+from evaluation.embedded.utility_network import (
+    SIZES,
+    build_network,
+    correlation,
+    export,
+    fit,
+    predict,
+    translator_vectors,
+)
 from hf_acpmbr import load_utility
+from hf_acpmbr.embedded import TRANSLATOR
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +66,45 @@ def test_distilled_sizes_cost_a_quarter_and_a_tenth() -> None:
 
     assert 3.5 < cost("embedded") / cost("embedded-d1") < 5
     assert 8 < cost("embedded") / cost("embedded-d2") < 12
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_first_layers_attention_starts_at_equal_pieces(name: str) -> None:
+    torch.manual_seed(0)
+    ids = torch.arange(10, 30)
+    order = torch.randperm(20)
+    attention = (
+        build_network(SIZES[name])
+        .eval()(input_ids=torch.cat([ids, ids[order]])[None], output_attentions=True)
+        .attentions[0]
+    )
+    across = attention[0].mean(0)[20:, :20].detach()  # from the shuffled copy to the first one
+    equal = across[torch.arange(20), order]
+    assert equal.mean() > 5 * (across.sum() - equal.sum()) / (across.numel() - 20)
+
+
+def test_embeddings_start_with_the_similarities_of_known_vectors() -> None:
+    vectors = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0))
+    vectors[20] = vectors[10] + 0.1 * vectors[11]
+    vectors[:5] = 0
+    weight = build_network(SIZES["embedded-d1"], vectors=vectors).rembert.embeddings.word_embeddings.weight.detach()
+    likeness = torch.cosine_similarity(weight[10], weight, dim=1)
+    assert likeness.argsort(descending=True)[:2].tolist() == [10, 20]
+    assert weight[5:].std().item() == pytest.approx(0.05, rel=0.05)
+    assert (weight[1:5].abs().sum(1) > 0).all()
+
+
+def test_the_translators_vectors_are_its_embeddings_of_the_same_pieces(pieces: Path) -> None:
+    table = load_file(TRANSLATOR / "model.safetensors")["model.shared.weight"].float()
+    numbers = json.loads((TRANSLATOR / "vocab.json").read_text(encoding="utf-8"))
+    vectors = translator_vectors(pieces, TRANSLATOR)
+    vocabulary = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
+    shared = [i for i in range(len(vectors)) if vocabulary.id_to_piece(i) in numbers and not vocabulary.is_control(i)]
+    assert len(shared) > 10
+    for i in shared:
+        if not vocabulary.is_unknown(i):
+            torch.testing.assert_close(vectors[i], table[numbers[vocabulary.id_to_piece(i)]])
+    assert not vectors[vocabulary.piece_to_id("[CLS]")].any()
 
 
 def test_the_network_learns_a_score(

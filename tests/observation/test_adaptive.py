@@ -100,13 +100,20 @@ def test_confidence_is_the_union_bound_of_normal_posteriors():
     assert confidence_in_leader(np.array([1.0]), np.zeros(1)) == 1.0
 
 
-def test_a_clear_leader_ends_it_early():
+def test_a_clear_leader_ends_it_early_but_not_after_a_single_round():
     plan = Adaptive(confidence=0.9).plan((20, 20), 100, np.ones(20), np.ones(20), 0)
     assert len(plan.next(np.arange(20.0), np.zeros(20)))
+    assert len(plan.next(np.arange(20.0), np.full(20, 0.01)))
     assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
     assert plan.clear
     assert "stopped early" in plan.status
     assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
+
+
+def test_who_was_hardly_tried_is_not_returned_over_who_was_tried_well():
+    plan = Adaptive().plan((3, 3), 4, np.ones(3), np.ones(3), 0)
+    np.testing.assert_array_equal(plan.ranking(np.array([0.5, 0.6, 0.4]), np.array([0.01, 0.2, 0.0])), [0, 2, 1])
+    np.testing.assert_array_equal(plan.ranking(np.array([0.5, 0.6, 0.4]), np.zeros(3)), [1, 0, 2])
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.1, math.nan])
