@@ -51,7 +51,8 @@ class MBRConfig:
         scores_per_row: instead of r: so many target scores for each candidate; by default the paper's Low, 32.
         distilled_reduction, distilled_scores_per_row: the same for the distilled utility.
         observation: which pairs: "balanced", "uniform" (as in the paper), or "adaptive": in rounds, on the candidates
-            that can still be the best.
+            that can still be the best, for the best choice rather than the best matrix. "auto" is adaptive where the
+            completer knows how sure it is (transfer), else balanced.
         confidence: "adaptive" stops early when it is so sure of the best candidate; 1 spends the whole budget.
         completer: "transfer", "agreement-als" (the paper's), "als"; None takes transfer for AC-PMBR, ALS for PMBR.
         rank, regularization, agreement, max_sweeps, tolerance, absolute_tolerance, center: of the completer, see
@@ -75,7 +76,7 @@ class MBRConfig:
     scores_per_row: float | None = None
     distilled_reduction: float | None = None
     distilled_scores_per_row: float | None = None
-    observation: str = "balanced"
+    observation: str = "auto"
     confidence: float = 0.99
     completer: str | None = None
     rank: int = 8

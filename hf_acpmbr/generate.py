@@ -12,6 +12,7 @@ from .completion import load_completer
 from .config import MBRConfig
 from .decoding import Decision, Decoder, decoder_class
 from .decoding.base import Texts
+from .decoding.stages import LearningCompleter
 from .inputs import read_request, source_texts
 from .mapping import MapFunction
 from .observation import Budget, load_observation
@@ -215,7 +216,7 @@ def build_decoder(config: MBRConfig, guides: int) -> Decoder:
     stages: dict[str, Any] = {}
     if config.decoder in ("pmbr", "acpmbr"):
         stages["completer"] = _completer(config, guides)
-        stages["observe"] = _observation(config)
+        stages["observe"] = _observation(config, stages["completer"])
         stages["budget"] = Budget(config.reduction, config.scores_per_row)
     if config.decoder == "acpmbr":
         stages["guide_budgets"] = (Budget(config.distilled_reduction, config.distilled_scores_per_row),)
@@ -229,9 +230,11 @@ def build_decoder(config: MBRConfig, guides: int) -> Decoder:
     return cls(**stages, **config.decoder_options)
 
 
-def _observation(config: MBRConfig) -> Any:
+def _observation(config: MBRConfig, completer: Any) -> Any:
     """The plan by name; one that can stop early does so at the config's confidence."""
-    observe: Any = load_observation(config.observation)
+    rounds = config.decoder == "acpmbr" and isinstance(completer, LearningCompleter)
+    name = ("adaptive" if rounds else "balanced") if config.observation == "auto" else config.observation
+    observe: Any = load_observation(name)
     return dataclasses.replace(observe, confidence=config.confidence) if hasattr(observe, "confidence") else observe
 
 

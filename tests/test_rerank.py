@@ -43,6 +43,21 @@ def test_known_partners_bring_the_papers_rate(name, low, high, monkeypatch):
     assert ACPMBR(target="bleurt-20", distilled="auto").config.distilled[0].startswith("bleurt-20-d")
 
 
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"distilled": "bleu"}, "adaptive(0.99)"),
+        ({"distilled": "bleu", "confidence": 0.8}, "adaptive(0.8)"),
+        ({"distilled": "bleu", "completer": "agreement-als"}, "balanced"),
+        ({"distilled": "bleu", "observation": "balanced"}, "balanced"),
+        ({"distilled": "bleu", "preset": "low", "paper": True}, "uniform"),
+        ({}, "balanced"),
+    ],
+)
+def test_rounds_are_the_default_where_the_completer_knows_how_sure_it_is(settings, name):
+    assert ACPMBR(target="chrf", **settings).decoder.options()["observation"] == name
+
+
 def test_auto_without_a_known_partner_is_refused():
     with pytest.raises(ValueError, match="knows no distilled version of 'chrf'"):
         ACPMBR(target="chrf", distilled="auto")
