@@ -17,7 +17,7 @@ from hf_acpmbr.embedded import load_translator
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator")
-parser.add_argument("--target", default="chrf", help="utility that decides")
+parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
 parser.add_argument("--num-candidates", type=int, default=128)
 parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -37,7 +37,8 @@ if hasattr(tokenizer, "get_lang_id"):  # M2M100: languages are tokens
     tokenizer.src_lang = "en"
     language = {"forced_bos_token_id": tokenizer.get_lang_id("de")}
 
-mbr = ACPMBR(tokenizer, target=args.target, distilled=args.distilled, num_candidates=args.num_candidates)
+guides = args.distilled or (["auto"] if args.target == "embedded" else [])  # "auto": the one known for the target
+mbr = ACPMBR(tokenizer, target=args.target, distilled=guides, num_candidates=args.num_candidates)
 sources = ["Good morning!", "Tom is reading a book.", "It is raining.", "See you soon.", "Where do you live?"]
 with accelerator.split_between_processes(sources) as mine:
     texts = []

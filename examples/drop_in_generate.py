@@ -15,7 +15,7 @@ from hf_acpmbr.embedded import load_translator
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator")
-parser.add_argument("--target", default="chrf", help="utility that decides")
+parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
 parser.add_argument("--num-candidates", type=int, default=256)
 parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -33,7 +33,8 @@ if hasattr(tokenizer, "get_lang_id"):  # M2M100: languages are tokens
 
 sources = ["The cat sleeps on the sofa.", "Where is the station?", "I have never seen this film."]
 inputs = tokenizer(sources, return_tensors="pt", padding=True)
-mbr = ACPMBR(tokenizer, target=args.target, distilled=args.distilled, num_candidates=args.num_candidates)
+guides = args.distilled or (["auto"] if args.target == "embedded" else [])  # "auto": the one known for the target
+mbr = ACPMBR(tokenizer, target=args.target, distilled=guides, num_candidates=args.num_candidates)
 
 # As any other call of generate: token ids come back.
 ids = model.generate(**inputs, **language, max_new_tokens=args.max_new_tokens, custom_generate=mbr)

@@ -14,7 +14,7 @@ from hf_acpmbr.embedded import load_translator
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator")
-parser.add_argument("--target", default="chrf", help="utility that decides")
+parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--repository", default=str(Path(__file__).parent / "hub_folder"), help="hub id or folder")
 parser.add_argument("--num-candidates", type=int, default=128)
 parser.add_argument("--max-new-tokens", type=int, default=64)

@@ -17,7 +17,7 @@ from hf_acpmbr.embedded import load_translator
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator")
-parser.add_argument("--target", default="chrf", help="utility that decides")
+parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
 parser.add_argument("--input", help="text file, one source a line; default: a few sentences")
 parser.add_argument("--output", default="translated.parquet")
@@ -41,7 +41,8 @@ if args.input:
 else:
     data = Dataset.from_dict({"source": ["Good morning!", "Tom is reading a book.", "It is raining.", "See you soon."]})
 
-mbr = ACPMBR(tokenizer, target=args.target, distilled=args.distilled, num_candidates=args.num_candidates)
+guides = args.distilled or (["auto"] if args.target == "embedded" else [])  # "auto": the one known for the target
+mbr = ACPMBR(tokenizer, target=args.target, distilled=guides, num_candidates=args.num_candidates)
 translate = mbr.map_fn(model, nbest=3, generate=options)
 data = data.map(translate, batched=True, batch_size=4, num_proc=args.num_proc if args.num_proc > 1 else None)
 data.to_parquet(args.output)

@@ -11,11 +11,12 @@ import argparse
 from hf_acpmbr import ACPMBR
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--target", default="chrf", help="utility that decides")
+parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
 args = parser.parse_args()
 
-mbr = ACPMBR(target=args.target, distilled=args.distilled)
+guides = args.distilled or (["auto"] if args.target == "embedded" else [])  # "auto": the one known for the target
+mbr = ACPMBR(target=args.target, distilled=guides)
 candidates = [
     "Die Katze schläft auf dem Sofa.",
     "Die Katze schläft auf dem Sofa.",  # drawn twice: counts twice

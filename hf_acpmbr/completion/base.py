@@ -97,7 +97,7 @@ def as_observed(scores: Scores, mask: npt.ArrayLike | None, name: str) -> Observ
 
 def as_guides(scores: GuideScores, mask: GuideMasks, shape: tuple[int, int]) -> list[ObservedScores]:
     """The guides as a list: one matrix is a list of one; a list or tuple of matrices is taken as several."""
-    if scores is None:
+    if scores is None or (isinstance(scores, (list, tuple)) and not scores):
         return []
     several = isinstance(scores, (list, tuple)) and (
         isinstance(scores[0], ObservedScores) or np.ndim(_shape_only(scores[0])) == 2

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..matrix import Pairs
 from .balanced import balanced
-from .cost import Budget, paper_cost
+from .cost import Budget
 from .uniform import uniform
 
 Observation: TypeAlias = Callable[[tuple[int, int], int, int], Pairs]
@@ -30,4 +30,4 @@ def load_observation(name: str) -> Observation:
     return observation
 
 
-__all__ = ["OBSERVATIONS", "Budget", "Observation", "balanced", "load_observation", "paper_cost", "uniform"]
+__all__ = ["OBSERVATIONS", "Budget", "Observation", "balanced", "load_observation", "uniform"]

@@ -1,4 +1,4 @@
-"""How many pairs to score, and what that costs."""
+"""How many pairs to score."""
 
 from __future__ import annotations
 
@@ -44,8 +44,3 @@ class Budget:
 
     def __str__(self) -> str:
         return f"r{self.reduction:g}" if self.reduction is not None else f"{self.per_row:g}/row"
-
-
-def paper_cost(parameters: int, reduction: float) -> float:
-    """The paper's cost model for one utility: its parameters divided by its reduction rate."""
-    return parameters / reduction

@@ -295,3 +295,11 @@ def test_dense_form_and_name():
     completer = load_completer("transfer", rank=2)
     sparse = completer.complete(ObservedScores.from_dense(target, mask), None, ObservedScores.from_dense(guide))
     np.testing.assert_allclose(completer.complete(target, mask, guide).matrix, sparse.matrix)
+
+
+def test_an_empty_list_of_guides_is_no_guide():
+    scores = np.random.default_rng(0).normal(size=(12, 12))
+    mask = np.random.default_rng(1).random((12, 12)) < 0.5
+    np.testing.assert_array_equal(
+        Transfer().complete(scores, mask, []).matrix, Transfer().complete(scores, mask, None).matrix
+    )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hf_acpmbr import Candidates
 from hf_acpmbr.completion import ALS, AgreementALS
+from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import ACPMBR, MAP, MBR, PMBR, DistilledMBR, Oracle
 from hf_acpmbr.observation import Budget, balanced, uniform
 from hf_acpmbr.utilities import MatrixUtility
@@ -111,6 +112,25 @@ def test_acpmbr_is_the_agreement_completer_on_both_matrices():
     assert got.calls == {"t": 120, "g": 1200}
     completion = AgreementALS(rank=4, agreement=1.0).complete(got.observed, None, got.guides)
     np.testing.assert_allclose(got.expected, completion.matrix.mean(1), atol=1e-9)
+
+
+def test_the_papers_cost_is_parameters_over_rates():
+    target, guide = (MatrixUtility(matrix, name=name) for matrix, name in zip(matrices(), "tg", strict=True))
+    target.parameters, guide.parameters = 579, 30  # BLEURT-20 and D3, in millions
+    decoder = ACPMBR(AgreementALS(), balanced, Budget(reduction=1024), (Budget(reduction=64),))
+    cost = decoder.decode([str(i) for i in range(60)], target=target, guides=guide).paper_cost
+    assert cost == pytest.approx(1.034, abs=1e-3)
+
+
+def test_what_sampling_tells_of_the_candidates_reaches_the_transfer():
+    target, guide = matrices()
+    drawn = Candidates(tuple(map(str, range(60))), np.arange(1, 61), logprobs=np.linspace(-9, -1, 60) ** 3)
+    decoder = ACPMBR(Transfer(), balanced, Budget(reduction=20_000), (Budget(reduction=3_000),))
+    got = decoder.decode(drawn, target=MatrixUtility(target), guides=MatrixUtility(guide))
+    told = Transfer().complete(got.observed, None, got.guides, row_features=drawn.features)
+    untold = Transfer().complete(got.observed, None, got.guides)
+    np.testing.assert_allclose(got.expected, told.expected(drawn.weights), atol=1e-9)
+    assert np.abs(got.expected - untold.expected(drawn.weights)).max() > 1e-4
 
 
 def test_two_guides_each_with_its_budget():
