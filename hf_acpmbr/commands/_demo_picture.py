@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from ..candidates import FloatArray
 from ..generate import ACPMBR
@@ -17,8 +18,11 @@ from ..utilities import MatrixUtility
 if TYPE_CHECKING:
     from .demo import Demo, Example
 
-SCORES_PER_ROW = (0.5, 1, 2, 4, 8)
-COMPLETION_SETTINGS = ("rank", "regularization", "agreement", "max_sweeps", "tolerance", "center", "seed", "completer")
+SCORES_PER_ROW = (0.5, 1, 3, 8)
+COMPLETION_SETTINGS = (
+    *("rank", "regularization", "agreement", "max_sweeps", "tolerance", "center", "seed", "completer"),
+    "observation",
+)
 
 
 def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
@@ -75,6 +79,9 @@ def _draw_errors(axis: Any, examples: Sequence[Example], demo: Demo) -> None:
         axis.plot(*np.transpose(points), marker="o", markersize=3, label=name)
     axis.set(xlabel="cost (part of full MBR)", ylabel="MSE of the completed matrix", xscale="log")
     axis.set_ylim(bottom=0)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.set_title(f"mean of {len(varied)} sentence(s)", fontsize=10)
     axis.legend()
 
