@@ -106,6 +106,9 @@ class AdaptivePlan:
 
     def __post_init__(self) -> None:
         self._depth = np.zeros(self.shape[0], dtype=np.int64)
+        self._asked = np.empty(0, dtype=np.int64)
+        self._foretold: tuple[FloatArray, FloatArray] | None = None
+        self._squares, self._checks = 0.0, 0
         self._own = np.empty(0, dtype=np.int64)
         self._to_go = _ROUNDS
 
@@ -116,8 +119,9 @@ class AdaptivePlan:
             mean: (N,) what is expected of every candidate, more is better: by the guide at first, then the posterior.
             deviation: (N,) the posterior's standard deviations, leaving out what moves all candidates alike.
         """
+        checked = self._checked(mean, deviation)
         tried = len(self.sizes) >= _LEAST_ROUNDS and self.confidence < 1
-        if tried and confidence_in_leader(mean, deviation) >= self.confidence:
+        if tried and confidence_in_leader(mean, checked) >= self.confidence:
             self.clear = True
         pairs = Pairs.from_flat(np.empty(0, dtype=np.int64), self.shape)
         while not (self.clear or len(pairs)) and self._to_go:
@@ -130,11 +134,29 @@ class AdaptivePlan:
         if len(pairs):
             self.sizes.append(len(survivors))
             self.spent += len(pairs)
+            self._asked = survivors
         return pairs
+
+    def _checked(self, mean: FloatArray, deviation: FloatArray) -> FloatArray:
+        """(N,) the deviations, widened as far as the posteriors before the last rounds proved too sure of themselves.
+
+        What a round should have moved a candidate by is known beforehand: the part of its variance that is gone.
+        """
+        if self._foretold is not None and len(self._asked):
+            before, doubt = (values[self._asked] for values in self._foretold)
+            gone = np.square(doubt) - np.square(deviation[self._asked])
+            moved = np.square(mean[self._asked] - before)
+            sure = gone > 1e-3 * np.square(doubt)
+            self._squares += float(np.sum(moved[sure] / gone[sure]))
+            self._checks += int(np.count_nonzero(sure))
+            self._asked = self._asked[:0]
+        if self.sizes:
+            self._foretold = mean, deviation
+        return deviation * math.sqrt(max(1.0, self._squares / self._checks)) if self._checks else deviation
 
     def ranking(self, mean: FloatArray, deviation: FloatArray) -> IntArray:
         """(N,) candidates from best to worst by what can be relied on: the posterior's lower end."""
-        return np.argsort(_DOUBT * deviation - mean, kind="stable")
+        return np.argsort(_DOUBT * self._checked(mean, deviation) - mean, kind="stable")
 
     @property
     def status(self) -> str:
