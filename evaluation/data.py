@@ -55,6 +55,10 @@ def load_sentences(settings: DataSettings, pair: str) -> datasets.Dataset:
         rows = load_wmt(name, pair, settings.folder)
     else:
         rows = load_hub(name, pair)
+    if settings.longest is not None:
+        rows = rows.select([k for k, source in enumerate(rows["source"]) if len(source) <= settings.longest])
+        if not len(rows):
+            raise ValueError(f"data.longest={settings.longest} leaves no sentence of {name} {pair}: raise it")
     return rows if settings.limit is None else rows.select(range(min(settings.limit, len(rows))))
 
 

@@ -136,9 +136,11 @@ def _cost_rows(settings: EvaluationSettings) -> list[Row]:
 
 
 def _agreement_rows(settings: EvaluationSettings) -> list[Row]:
-    """AC-ALS whatever the table's completer is: γ is its setting."""
+    """AC-ALS whatever the table's completer is: γ is its setting. It cannot observe in rounds."""
     rows = []
     for name, budget in settings.budgets.items():
+        if budget.mbr.get("observation") == "adaptive":
+            continue
         for gamma in settings.figures.agreement:
             block = _block(settings, name, budget, figure="agreement", x=gamma)[1:]
             rows += [

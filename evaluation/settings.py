@@ -26,12 +26,14 @@ class DataSettings:
         pairs: language pairs, such as ["en-de", "de-en"]; each is evaluated on its own.
         folder: where WMT test sets lie as `<name>.<pair>.jsonl.gz`; default: beside the project, else
             sacrebleu's download.
-        limit: only the first so many sentences.
+        longest: leave out sources with more characters than this.
+        limit: of the others only the first so many.
     """
 
     name: str
     pairs: tuple[str, ...]
     folder: str | None = None
+    longest: int | None = None
     limit: int | None = None
 
 
@@ -147,7 +149,7 @@ _SECTIONS: dict[str, type] = {
     "figures": FigureSettings,
 }
 _MAPPINGS = {"generate", "languages", "distilled_rates", "mbr", "utility_options"}
-_AT_LEAST_ONE = {"limit", "num_candidates", "max_rows", "shard_size", "threads"}
+_AT_LEAST_ONE = {"limit", "longest", "num_candidates", "max_rows", "shard_size", "threads"}
 
 
 def load_settings(file: str | Path, overrides: Mapping[str, Any] | None = None) -> EvaluationSettings:

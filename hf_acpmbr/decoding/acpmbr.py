@@ -38,6 +38,13 @@ class ACPMBR(Decoder):
     name: ClassVar[str] = "acpmbr"
     needs: ClassVar[frozenset[str]] = frozenset({"target", "guide"})
 
+    def __post_init__(self) -> None:
+        if hasattr(self.observe, "plan") and not isinstance(self.completer, LearningCompleter):
+            raise ValueError(
+                f"observation {_name(self.observe)} needs a completer that knows how sure it is, "
+                f"got {type(self.completer).__name__}: choose completer='transfer'"
+            )
+
     def options(self) -> Mapping[str, object]:
         return {
             "budget": self.budget,
@@ -69,11 +76,7 @@ class ACPMBR(Decoder):
     ) -> Decision:
         """Score what the plan asks for, complete, and let the plan ask again."""
         assert problem.target is not None
-        if not isinstance(self.completer, LearningCompleter):
-            raise ValueError(
-                f"observation {_name(self.observe)} needs a completer that knows how sure it is, "
-                f"got {type(self.completer).__name__}: choose completer='transfer'"
-            )
+        assert isinstance(self.completer, LearningCompleter)
         weights, counts = problem.references.weights, problem.candidates.counts
         plan = self.observe.plan(problem.shape, budget, weights, counts, problem.seed_for(0))  # type: ignore[attr-defined]
         with problem.timed("completion"):

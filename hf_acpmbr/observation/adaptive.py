@@ -140,15 +140,16 @@ class AdaptivePlan:
     def _checked(self, mean: FloatArray, deviation: FloatArray) -> FloatArray:
         """(N,) the deviations, widened as far as the posteriors before the last rounds proved too sure of themselves.
 
-        What a round should have moved a candidate by is known beforehand: the part of its variance that is gone.
+        How far a round should have moved a candidate, among the others, is known beforehand: the part of its variance
+        that is gone.
         """
         if self._foretold is not None and len(self._asked):
-            before, doubt = (values[self._asked] for values in self._foretold)
-            gone = np.square(doubt) - np.square(deviation[self._asked])
-            moved = np.square(mean[self._asked] - before)
-            sure = gone > 1e-3 * np.square(doubt)
-            self._squares += float(np.sum(moved[sure] / gone[sure]))
-            self._checks += int(np.count_nonzero(sure))
+            before, doubt = self._foretold
+            gone = (np.square(doubt) - np.square(deviation))[self._asked]
+            moved = (mean - before - np.mean(mean - before))[self._asked]
+            told = gone > 1e-3 * np.square(doubt[self._asked])
+            self._squares += float(np.sum(np.square(moved[told]) / gone[told]))
+            self._checks += int(np.count_nonzero(told))
             self._asked = self._asked[:0]
         if self.sizes:
             self._foretold = mean, deviation

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers import BertConfig
-from transformers.models.bert.modeling_bert import BertEncoder, BertPooler
+from transformers.models.bert.modeling_bert import BertEncoder, BertLayer, BertPooler
 
 _PROJECTION = ("encoder.embedding_projection.", "encoder.embedding_hidden_mapping_in.")
 
@@ -46,8 +47,26 @@ class BLEURTNetwork(nn.Module):
         """(B, L) ids, segments and boolean mask (None: no padding) → (B,) scores."""
         hidden = self.embeddings(ids, segments)
         attended = None if mask is None else mask[:, None, None, :]
-        hidden = self.encoder(hidden, attention_mask=attended).last_hidden_state
+        *layers, last = self.encoder.layer
+        for layer in layers:
+            hidden = attend(layer, hidden, hidden, attended)
+        # The score is read off the first position alone.
+        hidden = attend(last, hidden[:, :1], hidden, attended)
         return cast(torch.Tensor, self.classifier(self.pooler(hidden)).squeeze(-1))
+
+
+def attend(layer: BertLayer, asking: torch.Tensor, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """One BERT layer for some positions only: (B, Q, H) of the asking ones, which attend to all (B, L, H)."""
+    attention = layer.attention.self
+
+    def heads(projection: nn.Linear, values: torch.Tensor) -> torch.Tensor:
+        return projection(values).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+
+    context = functional.scaled_dot_product_attention(
+        heads(attention.query, asking), heads(attention.key, hidden), heads(attention.value, hidden), attn_mask=mask
+    )
+    attended = layer.attention.output(context.transpose(1, 2).flatten(2), asking)
+    return cast(torch.Tensor, layer.output(layer.intermediate(attended), attended))
 
 
 def bert_config(config: Mapping[str, Any]) -> BertConfig:

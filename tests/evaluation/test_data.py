@@ -64,3 +64,11 @@ def test_errors_say_where(tmp_path):
         load_sentences(DataSettings(str(file), ("en-de",)), "en-de")
     with pytest.raises(ValueError, match="written like en-de"):
         load_wmt("wmt23", "ende", tmp_path)
+
+
+def test_long_sources_can_be_left_out():
+    every = load_sentences(DataSettings("builtin", ("en-de",)), "en-de")
+    short = load_sentences(DataSettings("builtin", ("en-de",), longest=35, limit=5), "en-de")
+    assert short["source"] == [source for source in every["source"] if len(source) <= 35][:5]
+    with pytest.raises(ValueError, match=r"data\.longest=1 leaves no sentence of builtin en-de"):
+        load_sentences(DataSettings("builtin", ("en-de",), longest=1), "en-de")

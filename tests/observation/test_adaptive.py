@@ -12,7 +12,7 @@ from hf_acpmbr.completion import ALS
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import ACPMBR
 from hf_acpmbr.observation import Budget, load_observation
-from hf_acpmbr.observation.adaptive import Adaptive, confidence_in_leader
+from hf_acpmbr.observation.adaptive import Adaptive, adaptive, confidence_in_leader
 from hf_acpmbr.utilities import MatrixUtility
 
 
@@ -114,6 +114,37 @@ def test_who_was_hardly_tried_is_not_returned_over_who_was_tried_well():
     plan = Adaptive().plan((3, 3), 4, np.ones(3), np.ones(3), 0)
     np.testing.assert_array_equal(plan.ranking(np.array([0.5, 0.6, 0.4]), np.array([0.01, 0.2, 0.0])), [0, 2, 1])
     np.testing.assert_array_equal(plan.ranking(np.array([0.5, 0.6, 0.4]), np.zeros(3)), [1, 0, 2])
+
+
+def test_posteriors_that_were_too_sure_are_believed_less():
+    """Two rounds whose candidates move by three times what the posterior allowed for, and one that keeps its word."""
+
+    def after_two_rounds(moves):
+        plan = Adaptive(confidence=1).plan((6, 40), 60, np.ones(40), np.ones(6), 0)
+        plan.next(np.arange(6.0), np.zeros(6))
+        mean, deviation = np.arange(6.0), np.full(6, 0.5)
+        asked = np.unique(plan.next(mean, deviation).rows)
+        sign = np.where(np.arange(6) % 2, 1.0, -1.0)
+        change, narrower = np.zeros(6), deviation.copy()
+        change[asked], narrower[asked] = moves * sign[asked] * 0.4, 0.3  # 0.4² = 0.5² − 0.3²
+        return plan._checked(mean + change, narrower) / narrower
+
+    np.testing.assert_allclose(after_two_rounds(0.5), 1.0)
+    widened = after_two_rounds(3.0)
+    assert np.ptp(widened) == 0
+    assert 2 < widened[0] < 4
+
+
+def test_a_shift_of_all_candidates_alike_is_no_surprise():
+    plan = Adaptive(confidence=1).plan((6, 40), 60, np.ones(40), np.ones(6), 0)
+    plan.next(np.arange(6.0), np.zeros(6))
+    plan.next(np.arange(6.0), np.full(6, 0.5))
+    np.testing.assert_allclose(plan._checked(np.arange(6.0) + 100, np.full(6, 0.3)), 0.3)
+
+
+def test_rounds_need_a_completer_that_knows_how_sure_it_is():
+    with pytest.raises(ValueError, match="needs a completer that knows how sure it is, got ALS"):
+        ACPMBR(ALS(), adaptive, Budget(per_row=1), (Budget(per_row=4),))
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.1, math.nan])
