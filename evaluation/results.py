@@ -125,6 +125,7 @@ class Results:
         parts = {
             "hf_acpmbr": self.version,
             "data": f"{settings.data.name}.{self.pair}",
+            **({"longest": settings.data.longest} if settings.data.longest else {}),
             "sentences": len(self.indices),
             "model": settings.model.name,
             "n": sampling.num_candidates,

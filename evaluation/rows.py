@@ -164,6 +164,8 @@ def _preset(settings: EvaluationSettings, budget: BudgetSettings, distilled: str
     values = {**_common(settings, distilled), **budget.mbr, "decoder": decoder}
     if decoder == "pmbr":
         values.pop("completer", None)  # a block's completer is that of AC-PMBR; PMBR has no guide for it
+        if values.get("observation") == "adaptive":
+            values["observation"] = "balanced"  # nor for rounds
     return MBRConfig.preset(budget.preset, paper=budget.paper, distilled_rate=rate, **values)
 
 

@@ -100,9 +100,10 @@ def significance_table(results: Results, compared: Mapping[str, Mapping[str, Com
 
 
 def _title(results: Results) -> str:
-    settings = results.settings
+    settings, data = results.settings, results.settings.data
+    bound = f" of at most {data.longest} characters" if data.longest else ""
     return (
-        f"{settings.data.name} {results.pair}, {len(results.indices)} sentences, N = {settings.sampling.num_candidates}"
+        f"{data.name} {results.pair}, {len(results.indices)} sentences{bound}, N = {settings.sampling.num_candidates}"
     )
 
 

@@ -51,7 +51,7 @@ def grid(
     """AC-PMBR's rows of the table, each with every combination."""
     rows = []
     for row in table_rows(settings):
-        if row.config.decoder == "acpmbr":
+        if row.config.decoder == "acpmbr" and row.config.observation != "adaptive":  # AC-ALS cannot observe in rounds
             for gamma, penalty, rank in itertools.product(gammas, regularizations, ranks):
                 changes = {"agreement": gamma, "regularization": penalty, "rank": rank}
                 config = dataclasses.replace(row.config, completer="agreement-als", **changes)

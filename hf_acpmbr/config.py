@@ -48,11 +48,11 @@ class MBRConfig:
         sampler: "auto", "prefix-sharing" or "chunked".
         max_rows: at most so many rows in one forward pass while sampling.
         reduction: r: the target scores one pair in r.
-        scores_per_row: instead of r: so many target scores for each candidate; by default the paper's Low, 32.
+        scores_per_row: instead of r: so many target scores for each candidate; by default the paper's Low, 32 (PMBR 64).
         distilled_reduction, distilled_scores_per_row: the same for the distilled utility.
         observation: which pairs: "balanced", "uniform" (as in the paper), or "adaptive": in rounds, on the candidates
-            that can still be the best, for the best choice rather than the best matrix. "auto" is adaptive where the
-            completer knows how sure it is (transfer), else balanced.
+            that can still be the best, for the best choice rather than the best matrix. "auto" is adaptive for
+            AC-PMBR with a completer that knows how sure it is (transfer), else balanced.
         confidence: "adaptive" stops early when it is so sure of the best candidate; 1 spends the whole budget.
         completer: "transfer", "agreement-als" (the paper's), "als"; None takes transfer for AC-PMBR, ALS for PMBR.
         rank, regularization, agreement, max_sweeps, tolerance, absolute_tolerance, center: of the completer, see
@@ -119,7 +119,8 @@ class MBRConfig:
         it is still enough to choose by, where 1/r of few pairs would be next to none.
 
         Args:
-            paper: exactly the paper: reduction rates, uniform masks, no centring, its absolute tolerance.
+            paper: exactly the paper: AC-ALS (ALS for PMBR), reduction rates, uniform masks, no centring, its absolute
+                tolerance.
             distilled_rate: r′, for a distilled utility of another cost than the paper's D3.
         """
         if name not in PRESETS:

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 from ..candidates import FloatArray
 from ..generate import ACPMBR
 from ..matrix import ObservedScores, Pairs
-from ..utilities import MatrixUtility
+from ..utilities import MatrixUtility, Utility
 
 if TYPE_CHECKING:
     from .demo import Demo, Example
@@ -107,11 +107,18 @@ def _stored(example: Example, demo: Demo) -> tuple[MatrixUtility, MatrixUtility]
     shape = example.truth.shape
     pairs = Pairs.full(shape)
     guide = demo.distilled.prepare(texts, texts, example.source)(pairs.rows, pairs.columns).reshape(shape)
-    target, distilled = demo.target, demo.distilled
-    return (
-        MatrixUtility(example.truth, texts, name=target.name, scale=target.scale, parameters=target.parameters),
-        MatrixUtility(guide, texts, name=distilled.name, scale=distilled.scale, parameters=distilled.parameters),
-    )
+
+    def known(utility: Utility, matrix: FloatArray) -> MatrixUtility:
+        return MatrixUtility(
+            matrix,
+            texts,
+            name=utility.name,
+            higher_is_better=utility.higher_is_better,
+            scale=utility.scale,
+            parameters=utility.parameters,
+        )
+
+    return known(demo.target, example.truth), known(demo.distilled, guide)
 
 
 def _budgets(name: str, scores_per_row: float, demo: Demo) -> dict[str, float]:

@@ -122,13 +122,19 @@ class Demo:
         truth = exact.matrix
         assert truth is not None
         beam = self.tokenizer.batch_decode(found, skip_special_tokens=True)[0]
-        worth = float(self.target.score([beam] * len(pool), pool.texts) @ pool.weights)
+        sources = [source] * len(pool)
+        worth = float(self.target.score([beam] * len(pool), pool.texts, sources) @ pool.weights)
         decisions = {"MBR": exact}
         for name, method in self.methods.items():
             if name == "MBR":
                 continue
             decisions[name] = method.decoder.decode(
-                pool, target=method.target, guides=method.guides, seed=method.config.seed, full_matrix=truth
+                pool,
+                target=method.target,
+                guides=method.guides,
+                source=source,
+                seed=method.config.seed,
+                full_matrix=truth,
             )
         choices = [Choice("MAP (beam 5)", beam, worth, {}, beam_seconds, 0.0, None)]
         choices += [self._choice(name, decision, exact) for name, decision in decisions.items()]

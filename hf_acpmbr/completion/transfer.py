@@ -234,8 +234,9 @@ def _features(values: npt.ArrayLike | None, size: int) -> FloatArray:
         raise ValueError(f"row_features has shape {np.shape(values)}, expected ({size},) or ({size}, F)")
     if not np.isfinite(features).all():
         raise ValueError("row_features has NaN or infinite values: give a finite number for every candidate")
-    spread = features.std(0)
-    return np.asarray((features - features.mean(0))[:, spread > 0] / spread[spread > 0])
+    center, spread = features.mean(0), features.std(0)
+    telling = spread > 1e-9 * np.maximum(np.abs(center), 1e-300)  # else it is nothing but rounding
+    return np.asarray((features - center)[:, telling] / spread[telling])
 
 
 def _starting_columns(init: Factors | None, shape: tuple[int, int], rank: int) -> FloatArray | None:

@@ -83,16 +83,19 @@ class ACPMBR(Decoder):
             learnt = self.completer.learn(guide_gains(problem, guides))
             mean, deviation = learnt.expected(weights, problem.shape[0]), np.zeros(problem.shape[0])
         observed: ObservedScores | None = None
+        gain: Gain | None = None
         while len(pairs := plan.next(mean, deviation)):
             scores = problem.score(problem.target, pairs)
             observed = scores if observed is None else observed.merged(scores)
             with problem.timed("completion"):
-                gain = Gain.of(problem.target.utility, observed.values)
+                # The first round's for all, so that the plan can compare the posteriors of different rounds.
+                gain = gain or Gain.of(problem.target.utility, observed.values)
                 gains = observed.with_values(gain.apply(observed.values))
                 completion = learnt.complete(gains, row_features=problem.candidates.features)
                 mean = completion.expected(weights)
                 deviation = np.sqrt(completion.row_variance(weights, relative=True))
         assert observed is not None
+        assert gain is not None
         return self._decision(
             problem,
             gain.undo(mean),

@@ -31,6 +31,13 @@ class PMBR(Decoder):
 
     name: ClassVar[str] = "pmbr"
 
+    def __post_init__(self) -> None:
+        if hasattr(self.observe, "plan"):
+            raise ValueError(
+                f"observation {_name(self.observe)} needs a guide to start from: give a distilled utility, or choose "
+                "observation='balanced'"
+            )
+
     def options(self) -> Mapping[str, object]:
         return {"budget": self.budget, "observation": _name(self.observe), "completer": _settings(self.completer)}
 

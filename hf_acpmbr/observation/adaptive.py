@@ -31,11 +31,11 @@ class Adaptive:
 
     The first of five rounds tries some candidates: half of them the guide's favourites, a quarter those drawn most, the
     rest at random, so that it shows how far the guide can be trusted. Every further round takes those that can still be
-    the best by the posterior of all scores so far, at most half as many as fitted into the round before. All candidates
-    of a round are brought to the same depth in one sequence of pseudo-references, drawn by weight without replacement,
-    so that what a pseudo-reference does to every candidate cancels. The guide is the control variate: the completion
-    carries its calibrated estimate, and the target's scores only have to tell the difference. In the end the candidate
-    whose posterior is highest at its lower end is chosen.
+    the best by the posterior of all scores so far, from the third on at most about half as many as in the round before.
+    All candidates of a round are brought to the same depth in one sequence of pseudo-references, drawn by weight
+    without replacement, so that what a pseudo-reference does to every candidate cancels. The guide is the control
+    variate: the completion carries its calibrated estimate, and the target's scores only have to tell the difference.
+    In the end the candidate whose posterior is highest at its lower end is chosen.
 
     Correlated sequential halving: "Ultra Fast Medoid Identification via Correlated Sequential Halving",
     https://arxiv.org/abs/1906.04356; for MBR without a guide, https://arxiv.org/abs/2401.02749.
@@ -108,7 +108,7 @@ class AdaptivePlan:
         self._depth = np.zeros(self.shape[0], dtype=np.int64)
         self._asked = np.empty(0, dtype=np.int64)
         self._foretold: tuple[FloatArray, FloatArray] | None = None
-        self._squares, self._checks = 0.0, 0
+        self._moved = self._gone = 0.0
         self._own = np.empty(0, dtype=np.int64)
         self._to_go = _ROUNDS
 
@@ -120,8 +120,8 @@ class AdaptivePlan:
             deviation: (N,) the posterior's standard deviations, leaving out what moves all candidates alike.
         """
         checked = self._checked(mean, deviation)
-        tried = len(self.sizes) >= _LEAST_ROUNDS and self.confidence < 1
-        if tried and confidence_in_leader(mean, checked) >= self.confidence:
+        tried = self._to_go > 0 and len(self.sizes) >= _LEAST_ROUNDS and self.confidence < 1
+        if tried and confidence_in(self._best_first(mean, checked)[0], mean, checked) >= self.confidence:
             self.clear = True
         pairs = Pairs.from_flat(np.empty(0, dtype=np.int64), self.shape)
         while not (self.clear or len(pairs)) and self._to_go:
@@ -148,22 +148,25 @@ class AdaptivePlan:
             gone = (np.square(doubt) - np.square(deviation))[self._asked]
             moved = (mean - before - np.mean(mean - before))[self._asked]
             told = gone > 1e-3 * np.square(doubt[self._asked])
-            self._squares += float(np.sum(np.square(moved[told]) / gone[told]))
-            self._checks += int(np.count_nonzero(told))
+            self._moved += float(np.sum(np.square(moved[told])))
+            self._gone += float(np.sum(gone[told]))
             self._asked = self._asked[:0]
         if self.sizes:
             self._foretold = mean, deviation
-        return deviation * math.sqrt(max(1.0, self._squares / self._checks)) if self._checks else deviation
+        return deviation * math.sqrt(max(1.0, self._moved / self._gone)) if self._gone else deviation
 
     def ranking(self, mean: FloatArray, deviation: FloatArray) -> IntArray:
         """(N,) candidates from best to worst by what can be relied on: the posterior's lower end."""
-        return np.argsort(_DOUBT * self._checked(mean, deviation) - mean, kind="stable")
+        return self._best_first(mean, self._checked(mean, deviation))
+
+    def _best_first(self, mean: FloatArray, deviation: FloatArray) -> IntArray:
+        return np.argsort(_DOUBT * deviation - mean, kind="stable")
 
     @property
     def status(self) -> str:
         """How it went, for people."""
         went = " → ".join(map(str, self.sizes))
-        ended = f"stopped early, the leader is {self.confidence:.4g} sure" if self.clear else "budget spent"
+        ended = f"stopped early, the leader is {self.confidence:.4g} sure" if self.clear else "all rounds done"
         return f"{self.spent} of {self.budget} target scores in rounds of {went} candidates, {ended}"
 
     def _survivors(self, mean: FloatArray, deviation: FloatArray, allowance: int) -> IntArray:
@@ -206,14 +209,14 @@ class AdaptivePlan:
         return Pairs(rows, columns, self.shape)
 
 
-def confidence_in_leader(mean: FloatArray, deviation: FloatArray) -> float:
-    """How sure it is, for normal posteriors, that the highest mean is the best: at least 1 − Σ_i P(i beats it)."""
-    leader = int(np.argmax(mean))
+def confidence_in(leader: int, mean: FloatArray, deviation: FloatArray) -> float:
+    """How sure it is, for normal posteriors, that `leader` is the best: at least 1 − Σ_i P(i beats it)."""
     others = np.arange(len(mean)) != leader
     spread = np.sqrt(2 * (np.square(deviation[others]) + deviation[leader] ** 2))
     gap = mean[leader] - mean[others]
     with np.errstate(divide="ignore", invalid="ignore"):
-        beaten = [0.5 * math.erfc(z) for z in np.where(spread > 0, gap / spread, np.where(gap > 0, np.inf, 0.0))]
+        certain = np.where(gap == 0, 0.0, np.copysign(np.inf, gap))
+        beaten = [0.5 * math.erfc(z) for z in np.where(spread > 0, gap / spread, certain)]
     return max(0.0, 1.0 - math.fsum(beaten))
 
 

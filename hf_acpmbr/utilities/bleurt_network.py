@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -47,7 +47,7 @@ class BLEURTNetwork(nn.Module):
         """(B, L) ids, segments and boolean mask (None: no padding) → (B,) scores."""
         hidden = self.embeddings(ids, segments)
         attended = None if mask is None else mask[:, None, None, :]
-        *layers, last = self.encoder.layer
+        *layers, last = cast(Sequence[BertLayer], self.encoder.layer)
         for layer in layers:
             hidden = attend(layer, hidden, hidden, attended)
         # The score is read off the first position alone.
@@ -60,7 +60,8 @@ def attend(layer: BertLayer, asking: torch.Tensor, hidden: torch.Tensor, mask: t
     attention = layer.attention.self
 
     def heads(projection: nn.Linear, values: torch.Tensor) -> torch.Tensor:
-        return projection(values).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+        split: torch.Tensor = projection(values).unflatten(-1, (attention.num_attention_heads, -1))
+        return split.transpose(1, 2)
 
     context = functional.scaled_dot_product_attention(
         heads(attention.query, asking), heads(attention.key, hidden), heads(attention.value, hidden), attn_mask=mask

@@ -303,3 +303,12 @@ def test_an_empty_list_of_guides_is_no_guide():
     np.testing.assert_array_equal(
         Transfer().complete(scores, mask, []).matrix, Transfer().complete(scores, mask, None).matrix
     )
+
+
+def test_a_feature_that_is_the_same_for_all_says_nothing():
+    scores = np.random.default_rng(0).normal(size=(30, 12))
+    mask = np.random.default_rng(1).random((30, 12)) < 0.4
+    same = np.log(np.full(30, 3))  # its standard deviation is rounding, not 0
+    np.testing.assert_array_equal(
+        Transfer().complete(scores, mask, row_features=same).matrix, Transfer().complete(scores, mask).matrix
+    )

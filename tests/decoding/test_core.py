@@ -13,6 +13,7 @@ from hf_acpmbr.completion import ALS, AgreementALS
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import ACPMBR, MAP, MBR, PMBR, DistilledMBR, Oracle
 from hf_acpmbr.observation import Budget, balanced, uniform
+from hf_acpmbr.observation.adaptive import adaptive
 from hf_acpmbr.utilities import MatrixUtility
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "under", "big", "small", "red"]
@@ -131,6 +132,11 @@ def test_what_sampling_tells_of_the_candidates_reaches_the_transfer():
     untold = Transfer().complete(got.observed, None, got.guides)
     np.testing.assert_allclose(got.expected, told.expected(drawn.weights), atol=1e-9)
     assert np.abs(got.expected - untold.expected(drawn.weights)).max() > 1e-4
+
+
+def test_pmbr_has_no_rounds():
+    with pytest.raises(ValueError, match="needs a guide to start from"):
+        PMBR(Transfer(), adaptive, Budget(per_row=2))
 
 
 def test_two_guides_each_with_its_budget():

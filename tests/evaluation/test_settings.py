@@ -4,6 +4,7 @@ import pytest
 
 from evaluation.rows import all_rows, table_rows
 from evaluation.settings import CONFIGS, load_settings, parse_settings
+from evaluation.tune import grid
 
 GOOD = {
     "name": "x",
@@ -78,8 +79,16 @@ def test_settings_survive_json():
 def test_every_shipped_configuration_makes_its_rows(file):
     rows = all_rows(load_settings(file))
     assert len({row.key for row in rows}) == len(rows)
-    for row in rows:
+    for row in [*rows, *grid(load_settings(file), [0.5], [0.1], [4])]:
         assert row.decoder.name == row.config.decoder
+
+
+def test_rounds_are_for_the_guided_rows_alone():
+    settings = parse_settings(changed("budgets.high", {"preset": "high", "mbr": {"observation": "adaptive"}}))
+    plans = {row.key: row.config.observation for row in table_rows(settings)}
+    assert plans["acpmbr/high/bleu"] == "adaptive"
+    assert plans["pmbr/high"] == "balanced"
+    assert grid(settings, [0.5], [0.1], [4]) == []
 
 
 # (budget, distilled) → r, r′, γ as published

@@ -12,7 +12,7 @@ from hf_acpmbr.completion import ALS
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import ACPMBR
 from hf_acpmbr.observation import Budget, load_observation
-from hf_acpmbr.observation.adaptive import Adaptive, adaptive, confidence_in_leader
+from hf_acpmbr.observation.adaptive import Adaptive, adaptive, confidence_in
 from hf_acpmbr.utilities import MatrixUtility
 
 
@@ -95,9 +95,10 @@ def test_the_first_round_follows_the_guide_but_hears_the_prominent_too():
 def test_confidence_is_the_union_bound_of_normal_posteriors():
     mean, deviation = np.array([1.0, 0.2, 0.5]), np.array([0.3, 0.4, 0.1])
     expected = 1 - sum(0.5 * math.erfc((1.0 - mean[i]) / math.sqrt(2 * (0.09 + deviation[i] ** 2))) for i in (1, 2))
-    assert confidence_in_leader(mean, deviation) == pytest.approx(expected)
-    assert confidence_in_leader(np.array([1.0, 1.0]), np.zeros(2)) == pytest.approx(0.5)
-    assert confidence_in_leader(np.array([1.0]), np.zeros(1)) == 1.0
+    assert confidence_in(0, mean, deviation) == pytest.approx(expected)
+    assert confidence_in(0, np.array([1.0, 1.0]), np.zeros(2)) == pytest.approx(0.5)
+    assert confidence_in(0, np.array([1.0, 2.0]), np.zeros(2)) == 0.0
+    assert confidence_in(0, np.array([1.0]), np.zeros(1)) == 1.0
 
 
 def test_a_clear_leader_ends_it_early_but_not_after_a_single_round():
@@ -108,6 +109,25 @@ def test_a_clear_leader_ends_it_early_but_not_after_a_single_round():
     assert plan.clear
     assert "stopped early" in plan.status
     assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
+
+
+def test_being_sure_after_the_last_round_is_not_stopping_early():
+    plan = Adaptive(confidence=0.9).plan((20, 20), 100, np.ones(20), np.ones(20), 0)
+    while len(plan.sizes) < 5:
+        assert len(plan.next(np.zeros(20), np.ones(20)))
+    assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
+    assert not plan.clear
+    assert "all rounds done" in plan.status
+
+
+def test_who_is_sure_to_be_the_best_is_who_is_returned():
+    mean, deviation = np.array([0.6, 0.4]), np.array([0.2, 0.01])
+    plan = Adaptive(confidence=0.8).plan((2, 50), 40, np.ones(50), np.ones(2), 0)
+    plan.next(mean, np.zeros(2))
+    plan.next(mean, deviation)
+    plan.next(mean, deviation)
+    assert plan.ranking(mean, deviation)[0] == 1
+    assert not plan.clear
 
 
 def test_who_was_hardly_tried_is_not_returned_over_who_was_tried_well():
