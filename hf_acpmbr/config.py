@@ -48,7 +48,7 @@ class MBRConfig:
         sampler: "auto", "prefix-sharing" or "chunked".
         max_rows: at most so many rows in one forward pass while sampling.
         reduction: r: the target scores one pair in r.
-        scores_per_row: instead of r: so many target scores for each candidate; by default the paper's Low, 32 (PMBR 64).
+        scores_per_row: instead of r: so many target scores a candidate; by default the paper's Low, 32 (PMBR 64).
         distilled_reduction, distilled_scores_per_row: the same for the distilled utility.
         observation: which pairs: "balanced", "uniform" (as in the paper), or "adaptive": in rounds, on the candidates
             that can still be the best, for the best choice rather than the best matrix. "auto" is adaptive for
