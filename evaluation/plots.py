@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from evaluation.results import Results, RowResults, open_results
 from evaluation.table import metric_name, metric_value
@@ -102,7 +102,7 @@ def error_by_agreement(results: Results) -> Figure | None:
     rows = results.figure("agreement")
     if not rows or rows[0].mean("completion_error") is None:
         return None
-    budgets = list(results.settings.budgets)
+    budgets = [name for name in results.settings.budgets if any(row.row.budget == name for row in rows)]
     figure, panels = plt.subplots(1, len(budgets), figsize=(3.6 * len(budgets) + 0.4, 3.5), squeeze=False)
     for axes, budget in zip(panels[0], budgets, strict=True):
         for curve in series_of(results, [row for row in rows if row.row.budget == budget]):
@@ -144,15 +144,11 @@ FIGURES = {"mse_by_cost": error_by_cost, "mse_by_gamma": error_by_agreement, "qu
 
 
 def _logarithmic(axes: Axes, vertical: bool = True) -> None:
-    plain = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(plain)
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    if vertical:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(plain)
-        axes.yaxis.set_minor_formatter(plain)
-        axes.tick_params(axis="y", which="minor", labelsize=7)
+    axes.set(xscale="log", yscale="log" if vertical else "linear")
+    for axis in (axes.xaxis, axes.yaxis) if vertical else (axes.xaxis,):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def draw(results: Results, folder: Path) -> dict[str, Path]:
