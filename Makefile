@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 
 # Small matrices gain nothing from many threads, and two processes with all threads each only wait for one another.
 export OMP_NUM_THREADS ?= 2
+# Threads that sleep while they wait: spinning ones are several times slower where another process wants the core.
+export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
 .PHONY: help install demo test test-slow quality format eval-smoke clean
