@@ -48,5 +48,5 @@ def plot(results: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, fontsize=8, frameon=False)
     figure.subplots_adjust(bottom=0.24, left=0.07, right=0.99, top=0.93)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, bbox_inches="tight")
     pyplot.close(figure)
