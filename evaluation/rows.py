@@ -46,6 +46,16 @@ class Row:
         """Whether it scores all pairs."""
         return self.config.decoder in ("mbr", "distilled-mbr")
 
+    @property
+    def can_have_agreement(self) -> bool:
+        """Whether AC-ALS, which γ belongs to, can complete it: it needs a guide and cannot observe in rounds."""
+        return self.config.decoder == "acpmbr" and self.config.observation != "adaptive"
+
+    def with_agreement(self, key: str, **settings: Any) -> Row:
+        """The row with AC-ALS in the place of its completer, and other settings of it."""
+        config = dataclasses.replace(self.config, completer="agreement-als", **settings)
+        return dataclasses.replace(self, key=key, config=config)
+
     @cached_property
     def decoder(self) -> Decoder:
         decoder: Any = build_decoder(self.config, 0 if self.distilled is None else 1)
@@ -136,22 +146,14 @@ def _cost_rows(settings: EvaluationSettings) -> list[Row]:
 
 
 def _agreement_rows(settings: EvaluationSettings) -> list[Row]:
-    """AC-ALS whatever the table's completer is: γ is its setting. It cannot observe in rounds."""
-    rows = []
-    for name, budget in settings.budgets.items():
-        if budget.mbr.get("observation") == "adaptive":
-            continue
-        for gamma in settings.figures.agreement:
-            block = _block(settings, name, budget, figure="agreement", x=gamma)[1:]
-            rows += [
-                dataclasses.replace(
-                    row,
-                    key=f"acpmbr/{name}/{row.distilled}/agreement-{gamma:g}",
-                    config=dataclasses.replace(row.config, completer="agreement-als", agreement=gamma),
-                )
-                for row in block
-            ]
-    return rows
+    """AC-ALS whatever the table's completer is: γ is its setting."""
+    return [
+        row.with_agreement(f"{row.key}/agreement-{gamma:g}", agreement=gamma)
+        for name, budget in settings.budgets.items()
+        for gamma in settings.figures.agreement
+        for row in _block(settings, name, budget, figure="agreement", x=gamma)
+        if row.can_have_agreement
+    ]
 
 
 def _config(settings: EvaluationSettings, distilled: str | None = None, **changes: Any) -> MBRConfig:

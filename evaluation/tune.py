@@ -51,11 +51,10 @@ def grid(
     """AC-PMBR's rows of the table, each with every combination."""
     rows = []
     for row in table_rows(settings):
-        if row.config.decoder == "acpmbr" and row.config.observation != "adaptive":  # AC-ALS cannot observe in rounds
+        if row.can_have_agreement:
             for gamma, penalty, rank in itertools.product(gammas, regularizations, ranks):
-                changes = {"agreement": gamma, "regularization": penalty, "rank": rank}
-                config = dataclasses.replace(row.config, completer="agreement-als", **changes)
-                rows.append(dataclasses.replace(row, key=f"{row.key}/{gamma:g}/{penalty:g}/{rank}", config=config))
+                key = f"{row.key}/{gamma:g}/{penalty:g}/{rank}"
+                rows.append(row.with_agreement(key, agreement=gamma, regularization=penalty, rank=rank))
     return rows
 
 

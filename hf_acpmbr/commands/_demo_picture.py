@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     from .demo import Demo, Example
 
 SCORES_PER_ROW = (0.5, 1, 3, 8)
-COMPLETION_SETTINGS = (
-    *("rank", "regularization", "agreement", "max_sweeps", "tolerance", "center", "seed", "completer"),
+STAGE_SETTINGS = (
+    "rank",
+    "regularization",
+    "agreement",
+    "max_sweeps",
+    "tolerance",
+    "center",
+    "seed",
+    "completer",
     "observation",
 )
 
@@ -92,7 +99,7 @@ def _point(
     """(cost, error) of one method at one budget on one sentence."""
     guides = [guide] if name == "AC-PMBR" else []
     settings = demo.methods[name].config.to_dict()
-    options: dict[str, Any] = {setting: settings[setting] for setting in COMPLETION_SETTINGS}
+    options: dict[str, Any] = {setting: settings[setting] for setting in STAGE_SETTINGS}
     method = ACPMBR(target=target, distilled=guides, **options | _budgets(name, scores_per_row, demo))
     found = method.decoder.decode(
         example.candidates, target=target, guides=guides, seed=method.config.seed, full_matrix=example.truth

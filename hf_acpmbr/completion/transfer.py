@@ -221,7 +221,12 @@ def _shares(weights: npt.ArrayLike | None, size: int) -> FloatArray:
 def _standard(values: FloatArray) -> tuple[float, float]:
     """Mean and standard deviation; 1 in the place of a deviation that is nothing but rounding."""
     center, scale = float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64))
-    return center, scale if scale > 1e-9 * max(abs(center), 1e-300) else 1.0
+    return center, scale if _more_than_rounding(center, scale) else 1.0
+
+
+def _more_than_rounding(center: FloatArray | float, spread: FloatArray | float) -> npt.NDArray[np.bool_]:
+    """Whether standard deviations are more than what numbers around `center` are rounded by."""
+    return np.asarray(spread > 1e-9 * np.maximum(np.abs(center), 1e-300))
 
 
 def _features(values: npt.ArrayLike | None, size: int) -> FloatArray:
@@ -235,7 +240,7 @@ def _features(values: npt.ArrayLike | None, size: int) -> FloatArray:
     if not np.isfinite(features).all():
         raise ValueError("row_features has NaN or infinite values: give a finite number for every candidate")
     center, spread = features.mean(0), features.std(0)
-    telling = spread > 1e-9 * np.maximum(np.abs(center), 1e-300)  # else it is nothing but rounding
+    telling = _more_than_rounding(center, spread)
     return np.asarray((features - center)[:, telling] / spread[telling])
 
 

@@ -77,7 +77,7 @@ def bert_config(config: Mapping[str, Any]) -> BertConfig:
         "max_position_embeddings type_vocab_size layer_norm_eps"
     )
     options: dict[str, Any] = {name: config[name] for name in names.split() if name in config}
-    options.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="sdpa")
+    options.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return BertConfig(**options)
 
 
