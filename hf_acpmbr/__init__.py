@@ -1,9 +1,9 @@
 """Affordable Minimum Bayes Risk decoding for Hugging Face models (AC-PMBR, https://arxiv.org/abs/2512.01316)."""
 
 from .candidates import Candidates
-from .config import MBRConfig
 from .decoding import Decision
-from .generate import ACPMBR
+from .mbr import ACPMBR
+from .recipe import Recipe
 from .utilities import as_utility, available_utilities, load_utility
 from .version import __version__
 
@@ -11,7 +11,7 @@ __all__ = [
     "ACPMBR",
     "Candidates",
     "Decision",
-    "MBRConfig",
+    "Recipe",
     "__version__",
     "as_utility",
     "available_utilities",

@@ -56,6 +56,11 @@ class Pairs:
         rows, columns = np.divmod(np.asarray(flat, dtype=np.int64), shape[1])
         return cls(rows, columns, shape)
 
+    @classmethod
+    def none(cls, shape: tuple[int, int]) -> Pairs:
+        """No entry."""
+        return cls.from_flat(np.empty(0, dtype=np.int64), shape)
+
     @property
     def flat(self) -> IntArray:
         """(k,) sorted positions i·M + j."""
@@ -84,7 +89,7 @@ class ObservedScores:
             where = [(int(self.pairs.rows[k]), int(self.pairs.columns[k])) for k in bad[:5]]
             raise ValueError(
                 f"{bad.size} of {values.size} scores are NaN or infinite, first at (row, column) {where}: "
-                "mend the utility or leave these pairs out of the mask"
+                "fix the utility or leave these pairs out of the mask"
             )
         object.__setattr__(self, "values", values)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from transformers.utils.generic import ModelOutput
 
@@ -47,7 +46,7 @@ class MBROutput(ModelOutput):
 
     def completed_scores(self) -> list[FloatArray | None]:
         """S matrices of the target's scores as the decision was made from, with the unscored ones filled in."""
-        return [_completed(decision) for decision in self.decisions or ()]
+        return [decision.completed_matrix for decision in self.decisions or ()]
 
 
 def assemble(
@@ -87,11 +86,11 @@ def assemble(
     )
 
 
-def _completed(decision: Decision) -> FloatArray | None:
-    if decision.matrix is not None or "completion" not in decision.details:
-        return decision.matrix
-    gain, completion = decision.details["gain"], decision.details["completion"]
-    return np.asarray(gain.undo(completion.matrix))
+def stream(streamer: Any, output: MBROutput, prompt: int) -> None:
+    """Hand the chosen sequence to the streamer of `generate`; a streamer takes one."""
+    if output.sequences is None or len(output.sequences) != 1:
+        raise ValueError("a streamer takes one source and one sequence: call generate for each source by itself")
+    streamer.put(output.sequences[0, prompt:].cpu())
 
 
 def _exactly(k: int, decision: Decision) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,23 +15,35 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hf_acpmbr"
 STAGES = {"sampling", "observation", "utilities", "completion"}
 
-# Parts of the package each part may import besides the shared data types.
-SHARED = {"candidates", "matrix", "version"}
+# Parts of the package each part may import besides what all share.
+SHARED = {"candidates", "matrix", "version", "checks", "stage", "protocols", "registry", "budget", "files"}
 ALLOWED = {
     "sampling": {"sampling"},
     "observation": {"observation"},
     "utilities": {"utilities"},
     "completion": {"completion"},
-    "decoding": {"decoding", "utilities"},
-    "candidates": set(),
-    "matrix": set(),
-    "config": set(),
+    "decoding": {"decoding", "utilities", "signature"},
+    **{name: set() for name in ("candidates", "matrix", "checks", "stage", "budget", "files", "signature")},
+    "registry": {"decoding"},  # for its types alone
+    "protocols": {"sampling"},  # for its types alone
+    "recipe": {"decoding", "utilities"},
 }
 # Where each heavy library belongs, whether it is imported at the top of a file or inside a function.
 LIBRARIES = {
-    "transformers": {"sampling", "generate", "embedded", "utilities", "inputs", "output", "commands"},
+    "transformers": {
+        "sampling",
+        "mbr",
+        "mapping",
+        "embedded",
+        "utilities",
+        "inputs",
+        "output",
+        "commands",
+        "models",
+        "signature",
+    },
     "evaluate": {"utilities"},
-    "datasets": {"utilities", "commands", "generate"},
+    "datasets": {"utilities", "commands", "mapping"},
     "accelerate": set(),
     "matplotlib": {"commands", "embedded"},
 }
@@ -67,6 +80,12 @@ def test_each_part_imports_only_what_it_may(path):
             assert rest[0] in ALLOWED[part] | SHARED | {part}, f"{part} must not import {name}"
         if top in LIBRARIES:
             assert part in LIBRARIES[top], f"{top} does not belong in {part}"
+
+
+def test_private_functions_of_transformers_generation_are_called_in_one_file():
+    private = re.compile(r"\bmodel\._[a-z]|\bgetattr\(request\.model|GenerationMixin\._")
+    users = {path.name for path in sources(PACKAGE) if private.search(path.read_text(encoding="utf-8"))}
+    assert users == {"_transformers.py"}
 
 
 @pytest.mark.parametrize("folder", ["evaluation", "examples"])

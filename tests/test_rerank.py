@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from hf_acpmbr import ACPMBR, MBRConfig
+from hf_acpmbr import ACPMBR, Recipe
 from hf_acpmbr.decoding import MBR
 
 CANDIDATES = ["the cat sat", "a cat sat", "the cat sat", "the cat sat down", "dogs run fast", "the cats sat"]
 
 
-def test_few_candidates_are_decided_exactly_at_the_low_preset():
+def test_few_candidates_are_decided_exactly_by_default():
     got = ACPMBR(target="chrf", distilled="bleu").rerank(CANDIDATES, nbest=2)
     full = MBR().decode(CANDIDATES, target="chrf")
     assert got.exact
@@ -21,41 +21,40 @@ def test_few_candidates_are_decided_exactly_at_the_low_preset():
     assert [r.text for r in got.nbest()] == [r.text for r in full.nbest(2)]
 
 
-def test_high_uses_one_target_score_a_row():
-    got = ACPMBR(target="chrf", distilled="bleu", preset="high").rerank(CANDIDATES)
+def test_fast_uses_one_target_score_per_row():
+    got = ACPMBR(target="chrf", distilled="bleu", recipe="fast").rerank(CANDIDATES)
     assert got.calls["chrf"] <= 6
     assert got.text == "the cat sat"
 
 
 def test_without_a_distilled_utility_it_is_pmbr():
-    mbr = ACPMBR(target="chrf", preset="high")
-    assert mbr.config.decoder == "pmbr"
-    assert mbr.config.scores_per_row == 2
+    mbr = ACPMBR(target="chrf", recipe="fast")
+    assert mbr.decoder.name == "pmbr"
+    assert mbr.decoder.budget.scores_per_row == 2
     mbr.rerank(CANDIDATES)
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("d3", 2, 64), ("d6", 4, 128), ("d12", 8, 256)])
-def test_known_partners_bring_the_papers_rate(name, low, high, monkeypatch):
-    monkeypatch.setattr("hf_acpmbr.generate.as_utility", lambda utility: utility)
-    for preset, rate in (("low", low), ("high", high)):
-        mbr = ACPMBR(target="bleurt-20", distilled=f"bleurt-20-{name}", preset=preset, paper=True)
-        assert mbr.config.distilled_reduction == rate
-    assert ACPMBR(target="bleurt-20", distilled="auto").config.distilled[0].startswith("bleurt-20-d")
+def test_known_partners_bring_the_papers_rate(name, low, high):
+    for recipe, rate in (("paper-low", low), ("paper-high", high)):
+        got = Recipe.named(recipe, target="bleurt-20", distilled=f"bleurt-20-{name}")
+        assert got.decoder.guide_budgets[0].reduction == rate
+    assert Recipe.named(target="bleurt-20", distilled="auto").distilled[0].name.startswith("bleurt-20-d")
 
 
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"distilled": "bleu"}, "adaptive(0.99)"),
-        ({"distilled": "bleu", "confidence": 0.8}, "adaptive(0.8)"),
+        ({"distilled": "bleu"}, "adaptive(confidence=0.99)"),
+        ({"distilled": "bleu", "confidence": 0.8}, "adaptive(confidence=0.8)"),
         ({"distilled": "bleu", "completer": "agreement-als"}, "balanced"),
         ({"distilled": "bleu", "observation": "balanced"}, "balanced"),
-        ({"distilled": "bleu", "preset": "low", "paper": True}, "uniform"),
+        ({"distilled": "bleu", "recipe": "paper-low"}, "uniform"),
         ({}, "balanced"),
     ],
 )
 def test_rounds_are_the_default_where_the_completer_knows_how_sure_it_is(settings, name):
-    assert ACPMBR(target="chrf", **settings).decoder.options()["observation"] == name
+    assert ACPMBR(target="chrf", **settings).decoder.parts()["observation"] == name
 
 
 def test_auto_without_a_known_partner_is_refused():
@@ -64,14 +63,13 @@ def test_auto_without_a_known_partner_is_refused():
 
 
 def test_a_saved_config_gives_the_same_decision(tmp_path):
-    first = ACPMBR(target="chrf", distilled="bleu", preset="high", seed=11)
-    first.config.save_pretrained(tmp_path)
-    second = ACPMBR(config=MBRConfig.from_pretrained(tmp_path))
+    first = ACPMBR(target="chrf", distilled="bleu", recipe="fast", seed=11)
+    first.recipe.save_pretrained(tmp_path)
+    second = ACPMBR(recipe=Recipe.from_pretrained(tmp_path))
     a, b = first.rerank(CANDIDATES), second.rerank(CANDIDATES)
     assert a.signature == b.signature
     np.testing.assert_array_equal(a.expected, b.expected)
-    with pytest.raises(ValueError, match="either config or single settings"):
-        ACPMBR(config=first.config, seed=3)
+    assert ACPMBR(recipe=first.recipe, seed=3).recipe.seed == 3
 
 
 def test_a_typo_in_a_setting_is_refused():
@@ -80,12 +78,12 @@ def test_a_typo_in_a_setting_is_refused():
 
 
 def test_a_typo_in_the_decoders_options_is_refused():
-    with pytest.raises(ValueError, match="'reductoin', which halving does not know: its options are reduction"):
-        ACPMBR(target="chrf", decoder="halving", decoder_options={"reductoin": 4})
+    with pytest.raises(ValueError, match="'bugdet' is not a setting of 'halving': did you mean 'budget'"):
+        ACPMBR(target="chrf", decoder={"name": "halving", "bugdet": 4})
 
 
 def test_a_decoder_that_selects_several_lists_them():
-    got = ACPMBR(target="chrf", decoder="diverse", decoder_options={"size": 3}).rerank(CANDIDATES)
+    got = ACPMBR(target="chrf", decoder={"name": "diverse", "size": 3}).rerank(CANDIDATES)
     assert len(got.nbest()) == 3
     assert len(ACPMBR(target="chrf").rerank(CANDIDATES).nbest()) == 1
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
-from ._normal_equations import Dense, Observations, Thin
+from ._normal_equations import DenseSums, Observations, SparseSums
 
 _CHUNK = 2**18
 _INVERSE_CHUNK = 256
@@ -98,7 +98,7 @@ class Sums:
     moment: FloatArray
 
     @classmethod
-    def over(cls, side: Thin | Dense, fixed: Block) -> Sums:
+    def over(cls, side: SparseSums | DenseSums, fixed: Block) -> Sums:
         packed, moment = side.sums(fixed.packed_moments, fixed.vectors)
         return cls(np.asarray(packed, dtype=np.float64), np.asarray(moment, dtype=np.float64))
 

@@ -24,7 +24,7 @@ _DENSE_BYTES = 128 * 2**20
 _SOLVE_ELEMENTS = 2**17
 
 
-class Thin:
+class SparseSums:
     """Sums over the observed entries of every row, as two sparse matrices."""
 
     def __init__(self, groups: Any, members: Any, values: Floats, shape: tuple[int, int]) -> None:
@@ -41,7 +41,7 @@ class Thin:
         return np.ascontiguousarray(gram.T), np.ascontiguousarray(moment.T)
 
 
-class Dense:
+class DenseSums:
     """The same sums from the 0/1 matrix and the scores with 0 where unobserved, by torch's matrix product."""
 
     def __init__(self, mask: torch.Tensor, scores: torch.Tensor) -> None:
@@ -60,8 +60,8 @@ class Observations:
     `offset` was subtracted from every value; `seen` tells the rows (N,) and the columns (M,) with any score.
     """
 
-    rows: Thin | Dense
-    columns: Thin | Dense
+    rows: SparseSums | DenseSums
+    columns: SparseSums | DenseSums
     shape: tuple[int, int]
     offset: float
     square_sum: float
@@ -74,18 +74,18 @@ class Observations:
         offset = float(scores.values.mean(dtype=np.float64)) if center else 0.0
         values = scores.values - scores.values.dtype.type(offset)
         n, m = scores.shape
-        sides: tuple[Thin | Dense, Thin | Dense]
+        sides: tuple[SparseSums | DenseSums, SparseSums | DenseSums]
         if len(scores) >= _DENSE_FROM * n * m and n * m * values.itemsize <= _DENSE_BYTES:
             mask, filled = np.zeros((2, n, m), dtype=values.dtype)
             mask[scores.rows, scores.columns] = 1.0
             filled[scores.rows, scores.columns] = values
             by_row = torch.from_numpy(mask), torch.from_numpy(filled)
-            sides = Dense(*by_row), Dense(by_row[0].T, by_row[1].T)
+            sides = DenseSums(*by_row), DenseSums(by_row[0].T, by_row[1].T)
         else:
             order = np.argsort(scores.columns, kind="stable")
             sides = (
-                Thin(scores.rows, scores.columns, values, (n, m)),
-                Thin(scores.columns[order], scores.rows[order], values[order], (m, n)),
+                SparseSums(scores.rows, scores.columns, values, (n, m)),
+                SparseSums(scores.columns[order], scores.rows[order], values[order], (m, n)),
             )
         seen = np.zeros(n, dtype=np.bool_), np.zeros(m, dtype=np.bool_)
         seen[0][scores.rows] = seen[1][scores.columns] = True
@@ -101,7 +101,7 @@ class NormalEquations:
     moment: Floats
 
     @classmethod
-    def build(cls, side: Thin | Dense, factors: Floats) -> NormalEquations:
+    def build(cls, side: SparseSums | DenseSums, factors: Floats) -> NormalEquations:
         first, second = np.triu_indices(len(factors))
         return cls(*side.sums(factors[first] * factors[second], factors))
 

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ._normal_equations import Dense, NormalEquations, Observations, Thin
+from ..candidates import FloatArray
+from ..checks import flag, integer, number, optional, several
+from ..matrix import ObservedScores
+from ..protocols import Posterior
+from ..stage import Stage, nested, setting
+from ._normal_equations import DenseSums, NormalEquations, Observations, SparseSums
 from .base import (
     Completion,
     Factors,
@@ -22,66 +28,63 @@ from .base import (
     Stopping,
     as_guides,
     as_observed,
-    check_settings,
 )
 
 
-@dataclass(frozen=True)
-class AgreementALS:
-    """Minimise L_MF(U, V; Õ) + Σ_k [L_MF(U′_k, V′_k; Õ′_k) + γ_k (‖U − U′_k‖² + ‖V − V′_k‖²)] by closed-form sweeps.
+def _gamma(name: str, value: object) -> float | tuple[float, ...]:
+    each = number(0)
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return several(each, least=0)(f"{name} (γ)", list(value))
+    return each(f"{name} (γ)", value)
 
-    L_MF(U, V; O) = Σ_observed (o_ij − u_iᵀv_j)² + λ(‖U‖² + ‖V‖²). One guide is the paper's method. Within a sweep the
-    guides' rows move first (towards the old u), then the target's (towards the new u′), then the columns likewise.
+
+@dataclass(frozen=True)
+class Factorisation(Stage):
+    """The settings that all ALS variants share, and their sweeps.
 
     Args:
         rank: d, the number of factors.
         regularization: λ.
-        agreement: γ, or one γ for each guide. The paper: 0.1 at r=32, 1.0 at r=1024.
         max_sweeps: at most so many sweeps.
         tolerance: stop when the objective changes by less than this share of its value in a sweep.
         center: remove each matrix's observed mean first and add it back, so that a row without scores is average and
             not zero. `False` is the paper to the letter.
-        seed: of the random starting factors, which all matrices share.
         absolute_tolerance: take `tolerance` as an absolute change of the objective, as the paper does on [0, 1].
+        seed: of the random starting factors, which all matrices share; None takes that of the run.
     """
 
-    rank: int = 8
-    regularization: float = 0.1
-    agreement: float | Sequence[float] = 0.1
-    max_sweeps: int = 30
-    tolerance: float = 1e-4
-    center: bool = True
-    seed: int = 0
-    absolute_tolerance: bool = False
+    rank: int = setting(8, integer(1))
+    regularization: float = setting(0.1, number(0))
+    max_sweeps: int = setting(30, integer(1))
+    tolerance: float = setting(1e-4, number(0))
+    center: bool = setting(True, flag)
+    absolute_tolerance: bool = setting(False, flag)
+    seed: int | None = setting(None, optional(integer(0)))
 
-    def __post_init__(self) -> None:
-        check_settings(self.rank, self.regularization, self.max_sweeps, self.tolerance)
-        if isinstance(self.agreement, (list, tuple)):
-            object.__setattr__(self, "agreement", tuple(float(gamma) for gamma in self.agreement))
-        for gamma in np.atleast_1d(np.asarray(self.agreement, dtype=float)):
-            if not gamma >= 0:
-                raise ValueError(f"agreement (γ) must be 0 or more, got {gamma}")
+    takes_guides: ClassVar[bool] = False
+    knows_deviations: ClassVar[bool] = False
 
-    def complete(
-        self,
-        target_scores: Scores,
-        target_mask: npt.ArrayLike | None = None,
-        guide_scores: GuideScores = None,
-        guide_mask: GuideMasks = None,
-        init: Factors | None = None,
+    def fit(self, guides: Sequence[ObservedScores], seed: int = 0) -> FittedALS:
+        """Sweeps over all matrices together begin with the target's scores: nothing is done before them."""
+        return FittedALS(self, guides, seed if self.seed is None else self.seed)
+
+    def check_guides(self, count: int) -> None:
+        """Refuse a number of guides that the settings do not fit."""
+        self.gammas(count)
+
+    def gammas(self, guides: int) -> list[float]:
+        """γ of every guide."""
+        if guides:
+            raise ValueError(f"{self.name} uses no guide: choose agreement-als or transfer, or leave the guides out")
+        return []
+
+    def sweep(
+        self, target: ObservedScores, guides: Sequence[ObservedScores], seed: int, init: Factors | None = None
     ) -> Completion:
-        """Complete the target's (N, M) scores from its own and the guides' observed entries.
-
-        Args:
-            target_scores: (N, M) with `target_mask`, or ObservedScores.
-            guide_scores: the same for a guide, or a list of guides; None factorises the target alone.
-            init: factors to start from, (U, V) for all matrices or (U, V, U′, V′, …), each (n, d).
-        """
-        target = as_observed(target_scores, target_mask, "target_scores")
-        guides = as_guides(guide_scores, guide_mask, target.shape)
-        gammas = self._gammas(len(guides))
+        """Closed-form sweeps over the target's and the guides' matrices until the objective has settled."""
+        gammas = self.gammas(len(guides))
         prepared = [Observations.prepare(scores, self.center) for scores in (target, *guides)]
-        rows, columns = starting_factors(prepared, self.rank, self.seed, init)
+        rows, columns = starting_factors(prepared, self.rank, seed, init)
         stop = Stopping(self.tolerance, self.absolute_tolerance, self.max_sweeps)
         converged = False
         while not converged and len(stop.history) < self.max_sweeps:
@@ -99,12 +102,23 @@ class AgreementALS:
             guide_factors=tuple(factors[1:]),
         )
 
-    def _gammas(self, guides: int) -> list[float]:
-        if isinstance(self.agreement, tuple):
-            if len(self.agreement) != guides:
-                raise ValueError(f"agreement has {len(self.agreement)} values for {guides} guides: give one for each")
-            return list(self.agreement)
-        return [float(self.agreement)] * guides  # type: ignore[arg-type]
+    def complete(
+        self,
+        target_scores: Scores,
+        target_mask: npt.ArrayLike | None = None,
+        guide_scores: GuideScores = None,
+        guide_mask: GuideMasks = None,
+        init: Factors | None = None,
+    ) -> Completion:
+        """Complete the target's (N, M) scores from its own and the guides' observed entries.
+
+        Args:
+            target_scores: (N, M) with `target_mask`, or ObservedScores.
+            guide_scores: the same for a guide, or a list of guides; None factorises the target alone.
+            init: factors to start from, (U, V) for all matrices or (U, V, U′, V′, …), each (n, d).
+        """
+        target = as_observed(target_scores, target_mask, "target_scores")
+        return self.sweep(target, as_guides(guide_scores, guide_mask, target.shape), self.seed or 0, init)
 
     def _objective(
         self,
@@ -123,8 +137,53 @@ class AgreementALS:
         return total
 
 
+@dataclass(frozen=True)
+class AgreementALS(Factorisation):
+    """Minimise L_MF(U, V; Õ) + Σ_k [L_MF(U′_k, V′_k; Õ′_k) + γ_k (‖U − U′_k‖² + ‖V − V′_k‖²)] by closed-form sweeps.
+
+    L_MF(U, V; O) = Σ_observed (o_ij − u_iᵀv_j)² + λ(‖U‖² + ‖V‖²). One guide is the paper's method. Within a sweep the
+    guides' rows move first (towards the old u), then the target's (towards the new u′), then the columns likewise.
+
+    Args:
+        agreement: γ, or one γ for each guide. The paper: 0.1 at r=32, 1.0 at r=1024.
+    """
+
+    agreement: float | tuple[float, ...] = nested(_gamma, lambda: 0.1)
+
+    name: ClassVar[str] = "agreement-als"
+    takes_guides: ClassVar[bool] = True
+
+    def gammas(self, guides: int) -> list[float]:
+        if not isinstance(self.agreement, tuple):
+            return [float(self.agreement)] * guides
+        if len(self.agreement) != guides:
+            raise ValueError(f"agreement has {len(self.agreement)} values for {guides} guides: give one for each")
+        return list(self.agreement)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedALS:
+    """The guides' scores, waiting for the target's."""
+
+    solver: Factorisation
+    guides: Sequence[ObservedScores]
+    seed: int
+
+    def prior(self, weights: FloatArray, size: int) -> Posterior:
+        """Nothing is known before the first sweep."""
+        return Posterior.flat(size)
+
+    def complete(self, target: ObservedScores, features: FloatArray | None = None) -> Completion:
+        """All matrices swept together; a factorisation has no use for features."""
+        return self.solver.sweep(target, self.guides, self.seed)
+
+
 def half_sweep(
-    sides: Sequence[Thin | Dense], fixed: list[Floats], moving: list[Floats], ridge: float, gammas: list[float]
+    sides: Sequence[SparseSums | DenseSums],
+    fixed: list[Floats],
+    moving: list[Floats],
+    ridge: float,
+    gammas: list[float],
 ) -> list[float]:
     """Update the `moving` factors in place, guides (1, 2, …) first, the target (0) last.
 
@@ -170,7 +229,7 @@ def starting_factors(
         random = np.random.default_rng(seed)
         factors = [np.abs(random.normal(0.0, spread, (size, rank))) for size in (n, m)]
         for side, factor in enumerate(factors):
-            # The minimiser where nobody has a score is 0; from elsewhere it is reached only slowly, by γ/(λ+γ) a step.
+            # The minimiser where nobody has a score is 0; from elsewhere it is reached slowly, by γ/(λ+γ) per step.
             factor[~np.logical_or.reduce([p.seen[side] for p in prepared])] = 0.0
         factors = factors * len(prepared)
     arrays = [np.array(factor.T, dtype=prepared[k // 2].dtype, order="C") for k, factor in enumerate(factors)]

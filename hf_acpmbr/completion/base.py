@@ -11,7 +11,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..candidates import FloatArray
 from ..matrix import ObservedScores
+from ..protocols import Completer, Posterior
 
 # An (N, M) numpy array, torch tensor or nested list, or the sparse form that the stages exchange.
 Scores: TypeAlias = "ObservedScores | npt.ArrayLike"
@@ -68,14 +70,18 @@ class Completion:
         share = share / share.sum()
         return np.asarray(self.row_factors @ (share @ self.column_factors) + self.offset)
 
+    def posterior(self, weights: FloatArray) -> Posterior:
+        """The rows' means; a factorisation does not know how sure it is."""
+        return Posterior(self.expected(weights).astype(np.float64, copy=False))
 
-class Completer(Protocol):
-    """One call for all: a completer that uses no guide ignores the guide arguments."""
+
+class MatrixCompleter(Completer, Protocol):
+    """A completer with the numerical API: arrays and masks in, a Completion out."""
 
     def complete(
         self,
-        scores: Scores,
-        mask: npt.ArrayLike | None = None,
+        target_scores: Scores,
+        target_mask: npt.ArrayLike | None = None,
         guide_scores: GuideScores = None,
         guide_mask: GuideMasks = None,
         init: Factors | None = None,
@@ -120,18 +126,6 @@ def _shape_only(value: Any) -> Any:
     return value if isinstance(value, np.ndarray) or not hasattr(value, "detach") else np.empty(tuple(value.shape))
 
 
-def check_settings(rank: int, regularization: float, max_sweeps: int, tolerance: float) -> None:
-    """Refuse settings that cannot work, by name."""
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}")
-    if not regularization >= 0:
-        raise ValueError(f"regularization (λ) must be 0 or more, got {regularization}")
-    if max_sweeps < 1:
-        raise ValueError(f"max_sweeps must be at least 1, got {max_sweeps}")
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance must be 0 or more, got {tolerance}")
-
-
 @dataclass
 class Stopping:
     """When the objective has settled: its last change is below `tolerance`, relative to its value or absolute.
@@ -154,14 +148,14 @@ class Stopping:
         return change <= self.tolerance * (1.0 if self.absolute else max(self.history[-2], np.finfo(float).tiny))
 
     def warn_unless(self, converged: bool) -> None:
-        """Warn where the limit of sweeps cut off real progress; small last steps are not worth a line a source."""
+        """Warn where the limit of sweeps cut off real progress; small last steps are not worth a line per source."""
         if converged or len(self.history) < 2:
             return
         change = 1.0 - self.history[-1] / self.history[-2] if self.history[-2] > 0 else 0.0
         if change > _WORTH_A_WARNING:
             warnings.warn(
                 f"the completion stopped after {self.max_sweeps} sweeps with the objective still falling by "
-                f"{change:.1%} a sweep: raise max_sweeps",
+                f"{change:.1%} per sweep: raise max_sweeps",
                 ConvergenceWarning,
                 stacklevel=4,
             )

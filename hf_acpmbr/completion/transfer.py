@@ -16,16 +16,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
+from ..checks import integer, number, optional
 from ..matrix import ObservedScores, Pairs
+from ..protocols import Posterior
+from ..stage import Stage, setting
 from ._calibrated import Fit, fit
 from ._calibration import Guide, merged
 from ._self_pairs import Split, mirrored, own_scores
-from .base import Completion, Factors, GuideMasks, GuideScores, Scores, as_guides, as_observed, check_settings
+from .base import Completion, Factors, GuideMasks, GuideScores, Scores, as_guides, as_observed
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +39,13 @@ class TransferCompletion(Completion):
     Args:
         correction: what single entries have beyond the factors: observed scores, guide residuals, the diagonal.
         observed: the target's pairs, whose entries are certain.
-        posterior: the fitted model, on the scale where the target's scores have variance 1.
+        fitted: the model, on the scale where the target's scores have variance 1.
         scale: that scale.
     """
 
     correction: ObservedScores = field(kw_only=True, repr=False)
     observed: Pairs = field(kw_only=True, repr=False)
-    posterior: Fit = field(kw_only=True, repr=False)
+    fitted: Fit = field(kw_only=True, repr=False)
     scale: float = field(kw_only=True)
 
     @cached_property
@@ -63,27 +67,32 @@ class TransferCompletion(Completion):
             relative: leave out what moves all rows alike (intercept, column effects), as for comparing rows.
         """
         share = _shares(weights, self.shape[1])
-        return self.scale**2 * self.posterior.row_variance(share, self.observed, relative)
+        return self.scale**2 * self.fitted.row_variance(share, self.observed, relative)
+
+    def posterior(self, weights: FloatArray) -> Posterior:
+        """The rows' means and deviations, leaving out what moves all rows alike."""
+        return Posterior(self.expected(weights), np.sqrt(self.row_variance(weights, relative=True)))
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(Stage):
     """Probabilistic multi-fidelity completion; no setting depends on the budget.
 
     Args:
         rank: number of factors, for the guides and for the target. Those without support shrink away.
         max_sweeps: at most so many sweeps for each matrix.
         tolerance: stop when the noise variance changes by less than this share in a sweep.
-        seed: of the random starting factors.
+        seed: of the random starting factors; None takes that of the run.
     """
 
-    rank: int = 8
-    max_sweeps: int = 30
-    tolerance: float = 2e-3
-    seed: int = 0
+    rank: int = setting(8, integer(1))
+    max_sweeps: int = setting(30, integer(1))
+    tolerance: float = setting(2e-3, number(0))
+    seed: int | None = setting(None, optional(integer(0)))
 
-    def __post_init__(self) -> None:
-        check_settings(self.rank, 0.0, self.max_sweeps, self.tolerance)
+    name: ClassVar[str] = "transfer"
+    takes_guides: ClassVar[bool] = True
+    knows_deviations: ClassVar[bool] = True
 
     def complete(
         self,
@@ -105,20 +114,27 @@ class Transfer:
         """
         target = as_observed(target_scores, target_mask, "target_scores")
         guides = as_guides(guide_scores, guide_mask, target.shape)
-        return self.learn(guides).complete(target, init=init, row_features=row_features)
+        return self.fit(guides).complete(target, row_features, init)
 
-    def learn(self, guides: Sequence[ObservedScores]) -> LearntGuides:
+    def check_guides(self, count: int) -> None:
+        """Any number of guides will do."""
+
+    def fit(self, guides: Sequence[ObservedScores], seed: int = 0) -> FittedGuides:
         """Fit the guides once, for several calls with growing target scores."""
-        return LearntGuides(self, [self._guide(scores) for scores in guides])
+        seed = seed if self.seed is None else self.seed
+        return FittedGuides(self, [self._guide(scores, seed) for scores in guides], seed)
 
-    def _fit(self, scores: ObservedScores, guide: Guide | None, features: FloatArray, start: FloatArray | None) -> Fit:
-        return fit(scores, guide, features, self.rank, start, self.seed, self.max_sweeps, self.tolerance)
+    def model(
+        self, scores: ObservedScores, guide: Guide | None, features: FloatArray, start: FloatArray | None, seed: int
+    ) -> Fit:
+        """The bilinear model of standardised scores."""
+        return fit(scores, guide, features, self.rank, start, seed, self.max_sweeps, self.tolerance)
 
-    def _guide(self, scores: ObservedScores) -> Guide:
+    def _guide(self, scores: ObservedScores, seed: int) -> Guide:
         split = Split.of(mirrored(scores))
         center, scale = _standard(split.between.values)
         scores = split.between.with_values((split.between.values - center) / scale)
-        fitted = self._fit(scores, None, np.empty((scores.shape[0], 0)), None)
+        fitted = self.model(scores, None, np.empty((scores.shape[0], 0)), None, seed)
         residuals = scores.with_values(scores.values - fitted.intercept - fitted.model.at(scores.rows, scores.columns))
         excess = None
         if len(split.own):
@@ -131,14 +147,15 @@ class Transfer:
 
 
 @dataclass(frozen=True, eq=False)
-class LearntGuides:
+class FittedGuides:
     """Fitted guides, ready to complete the target from any number of its scores."""
 
     settings: Transfer
     guides: list[Guide]
+    seed: int = 0
 
-    def expected(self, weights: npt.ArrayLike, size: int) -> FloatArray:
-        """(N,) what the guides alone say of every row, each on a scale of variance 1, summed; 0 without guides."""
+    def prior(self, weights: npt.ArrayLike, size: int) -> Posterior:
+        """What the guides alone say of every row, each on a scale of variance 1, summed; 0 without guides."""
         total = np.zeros(size)
         for guide in self.guides:
             share = _shares(weights, len(guide.column_effects))
@@ -146,10 +163,10 @@ class LearntGuides:
             total += _row_sums(guide.residuals, share)
             if guide.own_excess is not None:
                 total += share * guide.own_excess
-        return total
+        return Posterior(total, np.zeros(size))
 
     def complete(
-        self, target: ObservedScores, *, init: Factors | None = None, row_features: npt.ArrayLike | None = None
+        self, target: ObservedScores, features: npt.ArrayLike | None = None, init: Factors | None = None
     ) -> TransferCompletion:
         """The target's completion; see `Transfer.complete`."""
         split = Split.of(mirrored(target))
@@ -157,7 +174,8 @@ class LearntGuides:
         scores = split.between.with_values((split.between.values - center) / scale)
         guide = merged(self.guides, scores, self.settings.rank)
         start = _starting_columns(init, target.shape, self.settings.rank)
-        fitted = self.settings._fit(scores, guide, _features(row_features, target.shape[0]), start)
+        known = _features(features, target.shape[0])
+        fitted = self.settings.model(scores, guide, known, start, self.seed)
         corrections = [
             scores.with_values(scores.values - fitted.intercept - fitted.model.at(scores.rows, scores.columns))
         ]
@@ -176,7 +194,7 @@ class LearntGuides:
             guide_factors=tuple((g.row_factors.T, g.column_factors.T) for g in self.guides),
             correction=correction.with_values(scale * correction.values),
             observed=mirrored(target).pairs,
-            posterior=fitted,
+            fitted=fitted,
             scale=scale,
         )
 

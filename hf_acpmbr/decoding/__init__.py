@@ -1,12 +1,13 @@
-"""Matrix → choice. One file for each decoder, one line here."""
+"""Matrix → choice. One file for each decoder; `hf_acpmbr.registry` has them by name."""
 
 from __future__ import annotations
 
-from .acpmbr import ACPMBR
+from ..registry import DECODERS
 from .aggregation import AggregationMBR
-from .base import Decoder, Problem
+from .base import Decoder, Texts
 from .centroid import CentroidMBR
 from .coarse_to_fine import CoarseToFine
+from .completing import PMBR, AgreementPMBR
 from .decision import Decision, Ranked
 from .distilled import DistilledMBR
 from .diverse import DiverseMBR
@@ -17,48 +18,17 @@ from .mbr import MBR
 from .model_based import ModelBasedMBR
 from .n_by_s import NByS
 from .oracle import Oracle
-from .pmbr import PMBR
+from .problem import Problem
 from .pruning import PruningMBR
 from .qe import QEFilterMBR, QERerank
 
-DECODERS: dict[str, type[Decoder]] = {
-    decoder.name: decoder
-    for decoder in (
-        ACPMBR,
-        MBR,
-        PMBR,
-        DistilledMBR,
-        MAP,
-        Oracle,
-        NByS,
-        PruningMBR,
-        HalvingMBR,
-        AggregationMBR,
-        CentroidMBR,
-        ModelBasedMBR,
-        CoarseToFine,
-        QERerank,
-        QEFilterMBR,
-        DiverseMBR,
-        EnsembleMBR,
-    )
-}
-
-
-def decoder_class(name: str) -> type[Decoder]:
-    """The class of a decoder by name; its fields are its options."""
-    if name not in DECODERS:
-        raise ValueError(f"decoder {name!r} is unknown: choose one of {', '.join(DECODERS)}")
-    return DECODERS[name]
-
-
 __all__ = [
-    "ACPMBR",
     "DECODERS",
     "MAP",
     "MBR",
     "PMBR",
     "AggregationMBR",
+    "AgreementPMBR",
     "CentroidMBR",
     "CoarseToFine",
     "Decision",
@@ -75,5 +45,5 @@ __all__ = [
     "QEFilterMBR",
     "QERerank",
     "Ranked",
-    "decoder_class",
+    "Texts",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Problem
+from .problem import Problem
 
 
 @dataclass(frozen=True, eq=False)

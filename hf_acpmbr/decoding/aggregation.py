@@ -8,12 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray
+from ..checks import integer
+from ..stage import setting
 from ..utilities import Scorer
-from ._checks import check_whole
 from ._draws import Draws
 from ._ranking import best_first, gains, top
-from .base import Decoder, Problem
+from .base import Decoder
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -31,17 +33,12 @@ class AggregationMBR(Decoder):
         fine: how many of the best candidates to score again against all pseudo-references; 0 for none.
     """
 
-    partitions: int = 1
-    fine: int = 0
+    partitions: int = setting(1, integer(1))
+    fine: int = setting(0, integer(0))
 
     name: ClassVar[str] = "aggregation"
 
-    def __post_init__(self) -> None:
-        check_whole("partitions", self.partitions, 1, "averages of pseudo-references")
-        check_whole("fine", self.fine, 0, "candidates scored in full, 0 for none")
-
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         utility = problem.target.utility
         if not utility.can_aggregate:
             raise ValueError(

@@ -8,10 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ._checks import check_flag, check_whole
+from ..checks import flag, integer
+from ..stage import setting
 from .aggregation import finite
-from .base import Decoder, Problem
+from .base import Decoder
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,13 @@ class CentroidMBR(Decoder):
         weighted: weight the centroids by the draws in their clusters.
     """
 
-    centroids: int = 64
-    iterations: int = 10
-    weighted: bool = False
+    centroids: int = setting(64, integer(1))
+    iterations: int = setting(10, integer(0))
+    weighted: bool = setting(False, flag)
 
     name: ClassVar[str] = "centroid"
 
-    def __post_init__(self) -> None:
-        check_whole("centroids", self.centroids, 1, "clusters of pseudo-references")
-        check_whole("iterations", self.iterations, 0, "k-means iterations")
-        check_flag("weighted", self.weighted)
-
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         utility = problem.target.utility
         if not utility.has_vectors:
             raise ValueError(
@@ -74,7 +70,6 @@ class CentroidMBR(Decoder):
             f"{m} pseudo-references in {len(centres)} clusters",
             deciding=problem.target,
             rates=[(problem.target, m / len(centres))],
-            details={"centroids": centres, "shares": shares},
         )
 
 

@@ -8,13 +8,15 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..checks import integer, optional
+from ..stage import setting
 from ..utilities import Scorer
-from ._checks import check_whole
 from ._draws import Draws
-from ._kept import kept_decision
 from ._ranking import gains, top
-from .base import Decoder, Problem
+from ._shortlist import shortlist_decision
+from .base import Decoder, Need
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -30,30 +32,23 @@ class CoarseToFine(Decoder):
         fine_references: with how many the target judges; None for all.
     """
 
-    keep: int = 32
-    coarse_references: int | None = None
-    fine_references: int | None = None
+    keep: int = setting(32, integer(1))
+    coarse_references: int | None = setting(None, optional(integer(1)))
+    fine_references: int | None = setting(None, optional(integer(1)))
 
     name: ClassVar[str] = "coarse-to-fine"
-    needs: ClassVar[frozenset[str]] = frozenset({"target", "guide"})
-
-    def __post_init__(self) -> None:
-        check_whole("keep", self.keep, 1, "candidates that the target scores")
-        for field in ("coarse_references", "fine_references"):
-            if getattr(self, field) is not None:
-                check_whole(field, getattr(self, field), 1, "pseudo-references, or None for all")
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         n, guide = problem.shape[0], problem.guides[0]
         if self.keep < n:
             coarse = sampled_means(problem, guide, np.arange(n), self.coarse_references, stage=0)
             coarse = gains(guide.utility, coarse)
         else:
             coarse = np.zeros(n)
-        kept = top(coarse, self.keep)
-        means = sampled_means(problem, problem.target, kept, self.fine_references, stage=1)
-        return kept_decision(self, problem, kept, means, coarse)
+        shortlist = top(coarse, self.keep)
+        means = sampled_means(problem, problem.target, shortlist, self.fine_references, stage=1)
+        return shortlist_decision(self, problem, shortlist, means, coarse)
 
 
 def sampled_means(problem: Problem, scorer: Scorer, rows: IntArray, references: int | None, stage: int) -> FloatArray:

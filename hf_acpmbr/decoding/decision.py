@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from .. import protocols
 from ..candidates import Candidates, FloatArray, IntArray
 from ..matrix import ObservedScores
+from .gain import Gain
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,24 @@ class Ranked:
     text: str
     expected: float
     count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Completed:
+    """A completed matrix and the way back from gains to the utility's own scale."""
+
+    completion: protocols.Completed
+    gain: Gain
+
+    @property
+    def matrix(self) -> FloatArray:
+        """(n, m) on the utility's own scale."""
+        return self.gain.undo(np.asarray(self.completion.matrix))
+
+    @property
+    def status(self) -> str:
+        ended = "converged" if self.completion.converged else "stopped"
+        return f"completed, {ended} after {self.completion.sweeps} sweeps"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +64,10 @@ class Decision:
         order: candidate indices from best to worst, where a decoder does not rank by `expected` alone (`expected` is
             NaN for candidates that were dropped before any estimate).
         nbest_size: how many `nbest()` lists.
-        details: what only this decoder has to say.
+        completed: the completion that the decision was made from, where there was one.
+        rounds: how many candidates took part in each round, for decoders that go in rounds.
+        shortlist: the candidates that the target judged, where a guide chose them.
+        guide_gains: (n,) what that guide says of every candidate, more is better.
     """
 
     candidates: Candidates
@@ -63,7 +85,10 @@ class Decision:
     matrix: FloatArray | None = field(default=None, repr=False)
     order: IntArray | None = field(default=None, repr=False)
     nbest_size: int | None = None
-    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    completed: Completed | None = field(default=None, repr=False)
+    rounds: tuple[int, ...] = field(default=(), repr=False)
+    shortlist: IntArray | None = field(default=None, repr=False)
+    guide_gains: FloatArray | None = field(default=None, repr=False)
 
     @cached_property
     def ranking(self) -> IntArray:
@@ -89,6 +114,11 @@ class Decision:
             raise ValueError(f"nbest must be at least 1, got {k}")
         texts, counts = self.candidates.texts, self.candidates.counts
         return [Ranked(i, texts[i], float(self.expected[i]), int(counts[i])) for i in self.ranking[:k].tolist()]
+
+    @property
+    def completed_matrix(self) -> FloatArray | None:
+        """(n, m) the target's scores that the decision was made from, with the unscored ones filled in."""
+        return self.matrix if self.matrix is not None or self.completed is None else self.completed.matrix
 
     @property
     def total_calls(self) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Decoder, Problem, exact_decision
+from .base import Decoder, Need, exact_decision
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class DistilledMBR(Decoder):
     """
 
     name: ClassVar[str] = "distilled-mbr"
-    needs: ClassVar[frozenset[str]] = frozenset({"guide"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"guide"})
 
     def _decide(self, problem: Problem) -> Decision:
         return exact_decision(self, problem, problem.guides[0], status="exact on the distilled utility")

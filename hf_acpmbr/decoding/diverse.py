@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..checks import integer, number, optional
 from ..matrix import Pairs
-from ..utilities import Utility, as_utility
-from ._checks import check_number, check_whole
+from ..stage import setting
+from ..utilities import Utility, UtilitySpec
 from ._ranking import best_first, gains
-from .base import Decoder, Gain, Problem
+from .base import Decoder
 from .decision import Decision
+from .gain import Gain
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -34,25 +35,18 @@ class DiverseMBR(Decoder):
     Args:
         size: how many candidates.
         diversity: the paper's λ.
-        similarity: utility that says how alike two candidates are, by name; None for the target.
+        similarity: utility that says how alike two candidates are, as `target` is given; None for the target.
         exchanges: at most so many exchanges.
     """
 
-    size: int = 4
-    diversity: float = 0.5
-    similarity: Any = None
-    exchanges: int = 100
+    size: int = setting(4, integer(1))
+    diversity: float = setting(0.5, number(0))
+    similarity: UtilitySpec | None = setting(None, optional(UtilitySpec.check))
+    exchanges: int = setting(100, integer(0))
 
     name: ClassVar[str] = "diverse"
 
-    def __post_init__(self) -> None:
-        check_whole("size", self.size, 1, "candidates to choose")
-        check_whole("exchanges", self.exchanges, 0, "exchanges after the greedy choice")
-        if self.diversity != 0:
-            check_number("diversity", self.diversity, 0, math.inf, "0 gives MBR's n-best list")
-
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         target = problem.target
         observed = problem.score(target, Pairs.full(problem.shape))
         matrix = observed.values.reshape(problem.shape)
@@ -74,23 +68,18 @@ class DiverseMBR(Decoder):
             observed=observed,
             order=best_first(member, value),
             nbest_size=len(chosen),
-            details={"chosen": np.sort(chosen), "objective": objective(value, similarity, chosen, self.diversity)},
+            shortlist=np.sort(chosen),
         )
 
     @cached_property
     def _alike(self) -> Utility | None:
-        return None if self.similarity is None else as_utility(self.similarity)
-
-    def options(self) -> Mapping[str, object]:
-        alike = "target" if self._alike is None else self._alike.name
-        return {**super().options(), "similarity": alike}
+        return None if self.similarity is None else self.similarity.load()
 
     def _similarity(self, problem: Problem) -> FloatArray:
         """(n, n) mean of both directions, more is more alike."""
         n = problem.shape[0]
         if self.size == 1 or self.diversity == 0:
             return np.zeros((n, n))
-        assert problem.target is not None
         scorer = problem.among_candidates(self._alike or problem.target.utility)
         every = np.arange(n)
         scores = problem.score_block(scorer, every, every)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..candidates import FloatArray
+from ..checks import number, one_of, optional, several
 from ..matrix import Pairs
+from ..stage import setting
 from ._ranking import gains
-from .base import Decoder, Gain, Problem
+from .base import Decoder, Need
 from .decision import Decision
+from .gain import Gain
+from .problem import Problem
 
-_METHODS = ("mean", "rank")
+
+def _shares(name: str, value: object) -> tuple[float, ...]:
+    weights = several(number(0))(name, value)
+    if not sum(weights):
+        raise ValueError(f"{name} must not be all 0, got {list(weights)}")
+    return weights
 
 
 @dataclass(frozen=True)
@@ -34,26 +43,16 @@ class EnsembleMBR(Decoder):
             ratios count.
     """
 
-    method: str = "mean"
-    weights: tuple[float, ...] | None = None
+    method: str = setting("mean", one_of("mean", "rank"))
+    weights: tuple[float, ...] | None = setting(None, optional(_shares))
 
     name: ClassVar[str] = "ensemble"
-    needs: ClassVar[frozenset[str]] = frozenset({"target", "guide"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
 
-    def __post_init__(self) -> None:
-        if self.method not in _METHODS:
-            raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {self.method!r}")
-        weights: Any = self.weights
-        if weights is None:
-            return
-        if not isinstance(weights, (list, tuple)) or not all(isinstance(w, (int, float)) and w >= 0 for w in weights):
-            raise ValueError(f"weights must be a list of numbers that are not negative, got {weights!r}")
-        if not 0 < sum(weights) < float("inf"):
-            raise ValueError(f"weights must be finite and not all 0, got {list(weights)}")
-        object.__setattr__(self, "weights", tuple(weights))
+    def most_guides(self) -> int | None:
+        return None
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         scorers = (problem.target, *problem.guides)
         weights = self._weights_for(len(scorers))
         every = Pairs.full(problem.shape)
@@ -72,7 +71,6 @@ class EnsembleMBR(Decoder):
             rates=[(scorer, 1.0) for scorer in scorers],
             observed=observed[0],
             guides=tuple(observed[1:]),
-            details={"opinions": np.stack(opinions)},
         )
 
     def _weights_for(self, utilities: int) -> FloatArray:

@@ -8,11 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from ._checks import check_number
+from ..budget import Budget
+from ..stage import nested
 from ._draws import Draws
 from ._ranking import best_first, gains, top
-from .base import Decoder, Problem, exact_decision
+from .base import Decoder, exact_decision
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -33,22 +35,16 @@ class HalvingMBR(Decoder):
     each round for all, only the candidates drawn most often take part. A pseudo-reference drawn again costs nothing.
 
     Args:
-        reduction: r; the budget is 1/r of all drawn N·M pairs, as for PMBR.
+        budget: how many of the drawn N·M pairs, as for PMBR.
     """
 
-    reduction: float = 16.0
+    budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64))
 
     name: ClassVar[str] = "halving"
 
-    def __post_init__(self) -> None:
-        check_number("reduction", self.reduction, 0, math.inf, "1 scores every pair")
-        if self.reduction < 1:
-            raise ValueError(f"reduction must be at least 1 (1 scores every pair), got {self.reduction}")
-
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         n, m = problem.shape
-        left = max(1, int(problem.drawn[0] * problem.drawn[1] / self.reduction + 1e-9))
+        left = self.budget.pairs(problem.shape, problem.drawn)
         if left >= n * m:
             return exact_decision(self, problem, problem.target)
         draws = Draws.of(problem)
@@ -77,9 +73,9 @@ class HalvingMBR(Decoder):
             expected,
             f"halved {' → '.join(map(str, sizes))} with up to {taken} of {len(draws)} pseudo-references",
             deciding=problem.target,
-            rates=[(problem.target, self.reduction)],
+            rates=[(problem.target, self.budget.rate(problem.drawn[1]))],
             order=best_first(rounds_survived, gains(problem.target.utility, expected), problem.candidates.counts),
-            details={"survivors": sizes},
+            rounds=tuple(sizes),
         )
 
 

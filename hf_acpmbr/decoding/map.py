@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Decoder, Problem
+from .base import Decoder, Need
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,7 @@ class MAP(Decoder):
     """The candidate with the highest log-probability; `expected` holds the log-probabilities. No utility is called."""
 
     name: ClassVar[str] = "map"
-    needs: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"logprobs"})
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.candidates.logprobs is not None
-        return self._decision(problem, problem.candidates.logprobs, "most probable", deciding=None)
+        return self._decision(problem, problem.logprobs, "most probable", deciding=None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Decoder, Problem, exact_decision
+from .base import Decoder, exact_decision
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -20,5 +21,4 @@ class MBR(Decoder):
     name: ClassVar[str] = "mbr"
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         return exact_decision(self, problem, problem.target)

@@ -8,9 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import Candidates, FloatArray
-from ._checks import check_flag
-from .base import Decoder, Problem
+from ..checks import flag
+from ..stage import setting
+from .base import Decoder, Need
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,13 @@ class ModelBasedMBR(Decoder):
             lengths; needs token ids.
     """
 
-    length_normalized: bool = False
+    length_normalized: bool = setting(False, flag)
 
     name: ClassVar[str] = "model-based"
-    needs: ClassVar[frozenset[str]] = frozenset({"target", "logprobs"})
-
-    def __post_init__(self) -> None:
-        check_flag("length_normalized", self.length_normalized)
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "logprobs"})
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
-        weights = self._weights(problem.references)
+        weights = self.weights(problem.references)
         n, m = problem.shape
         matrix = problem.score_block(problem.target, np.arange(n), np.arange(m))
         return self._decision(
@@ -46,10 +44,10 @@ class ModelBasedMBR(Decoder):
             deciding=problem.target,
             rates=[(problem.target, 1.0)],
             matrix=matrix,
-            details={"weights": weights},
         )
 
-    def _weights(self, references: Candidates) -> FloatArray:
+    def weights(self, references: Candidates) -> FloatArray:
+        """(m,) how much every pseudo-reference counts; sums to 1."""
         if references.logprobs is None:
             raise ValueError(
                 f"{self.name} weights pseudo-references by their log-probabilities: pass references as Candidates with "

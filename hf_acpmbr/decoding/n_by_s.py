@@ -7,10 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from ._checks import check_whole
+from ..checks import integer
+from ..stage import setting
 from ._draws import Draws
-from .base import Decoder, Problem, exact_decision
+from .base import Decoder, exact_decision
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,11 @@ class NByS(Decoder):
         num_references: S, how many of the drawn pseudo-references to use; all if there are no more.
     """
 
-    num_references: int = 32
+    num_references: int = setting(32, integer(1))
 
     name: ClassVar[str] = "n-by-s"
 
-    def __post_init__(self) -> None:
-        check_whole("num_references", self.num_references, 1, "pseudo-references for each candidate")
-
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         draws = Draws.of(problem)
         if self.num_references >= len(draws):
             return exact_decision(self, problem, problem.target)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Decoder, Problem, exact_decision
+from .base import Decoder, Need, exact_decision
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,7 @@ class Oracle(Decoder):
     """argmax_i of the target's mean score against the real references, which must be given as `references`."""
 
     name: ClassVar[str] = "oracle"
-    needs: ClassVar[frozenset[str]] = frozenset({"target", "references"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "references"})
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         return exact_decision(self, problem, problem.target, status="best against the real references")

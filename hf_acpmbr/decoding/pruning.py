@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ._checks import check_number, check_whole
+from ..checks import integer, number, several
+from ..stage import setting
 from ._draws import Draws
 from ._ranking import best_first, gains
-from .base import Decoder, Problem
+from .base import Decoder
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -31,26 +33,18 @@ class PruningMBR(Decoder):
         bootstrap: how many bootstrap samples.
     """
 
-    alpha: float = 0.99
-    schedule: tuple[int, ...] = (16, 32, 64, 128, 256)
-    bootstrap: int = 500
+    alpha: float = setting(0.99, number(0, 1, above=True, below=True))
+    schedule: tuple[int, ...] = setting((16, 32, 64, 128, 256), several(integer(1)))
+    bootstrap: int = setting(500, integer(1))
 
     name: ClassVar[str] = "pruning"
 
     def __post_init__(self) -> None:
-        check_number("alpha", self.alpha, 0, 1, "confidence, such as 0.99")
-        check_whole("bootstrap", self.bootstrap, 1, "bootstrap samples")
-        steps: Any = self.schedule
-        if not isinstance(steps, (list, tuple)) or not steps:
-            raise ValueError(f"schedule must be a list of numbers of pseudo-references, got {steps!r}")
-        for step in steps:
-            check_whole("schedule", step, 1, "pseudo-references after each step")
-        if any(later <= earlier for earlier, later in pairwise(steps)):
-            raise ValueError(f"schedule must rise from step to step, got {list(steps)}")
-        object.__setattr__(self, "schedule", tuple(steps))
+        super().__post_init__()
+        if any(later <= earlier for earlier, later in pairwise(self.schedule)):
+            raise ValueError(f"schedule must rise from step to step, got {list(self.schedule)}")
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         n = problem.shape[0]
         draws = Draws.of(problem)
         random = np.random.default_rng(problem.seed_for(1))
@@ -77,7 +71,7 @@ class PruningMBR(Decoder):
             rates=[(problem.target, problem.shape[0] * problem.shape[1] / max(problem.target.calls, 1))],
             exact=r == len(draws) and alive.size == n,
             order=best_first(steps_survived, gains(problem.target.utility, expected)),
-            details={"survivors": survivors},
+            rounds=tuple(survivors),
         )
 
 

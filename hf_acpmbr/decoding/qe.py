@@ -8,12 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray
+from ..checks import flag, integer
+from ..stage import setting
 from ..utilities import Scorer
-from ._checks import check_flag, check_reference_free, check_whole
-from ._kept import kept_decision
 from ._ranking import gains, top
-from .base import Decoder, Problem
+from ._shortlist import shortlist_decision
+from .base import Decoder, Need
 from .decision import Decision
+from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,6 @@ class QERerank(Decoder):
     name: ClassVar[str] = "qe"
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         check_reference_free(self.name, problem.target, "target")
         return self._decision(
             problem,
@@ -49,27 +50,32 @@ class QEFilterMBR(Decoder):
             With False, or where other pseudo-references were given, they meet all pseudo-references.
     """
 
-    keep: int = 32
-    filter_references: bool = True
+    keep: int = setting(32, integer(1))
+    filter_references: bool = setting(True, flag)
 
     name: ClassVar[str] = "qe-filter"
-    needs: ClassVar[frozenset[str]] = frozenset({"target", "guide"})
-
-    def __post_init__(self) -> None:
-        check_whole("keep", self.keep, 1, "candidates that stay")
-        check_flag("filter_references", self.filter_references)
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
 
     def _decide(self, problem: Problem) -> Decision:
-        assert problem.target is not None
         guide = problem.guides[0]
         check_reference_free(self.name, guide, "first guide")
         judged = gains(guide.utility, quality(problem, guide))
-        kept = top(judged, self.keep)
+        shortlist = top(judged, self.keep)
         both = self.filter_references and problem.references is problem.candidates
-        columns = kept if both else np.arange(problem.shape[1])
+        columns = shortlist if both else np.arange(problem.shape[1])
         weights = problem.references.weights[columns]
-        means = problem.score_block(problem.target, kept, columns) @ (weights / weights.sum())
-        return kept_decision(self, problem, kept, means, judged)
+        means = problem.score_block(problem.target, shortlist, columns) @ (weights / weights.sum())
+        return shortlist_decision(self, problem, shortlist, means, judged)
+
+
+def check_reference_free(decoder: str, scorer: Scorer, role: str) -> None:
+    """Refuse a utility that compares with references."""
+    if scorer.utility.needs_reference:
+        raise ValueError(
+            f"{decoder} needs a reference-free utility (quality estimation) as its {role}, but "
+            f"{scorer.utility.name!r} compares with a reference: give one such as 'cometkiwi', "
+            "or set needs_reference = False on your own Utility"
+        )
 
 
 def quality(problem: Problem, scorer: Scorer) -> FloatArray:

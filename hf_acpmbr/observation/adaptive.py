@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
+from ..checks import number
 from ..matrix import Pairs
+from ..protocols import Posterior, View
+from ..stage import Stage, setting
 from .balanced import balanced
 
 # How many posterior deviations a candidate is given the benefit of when it is decided who can still be the best, and
@@ -26,7 +29,7 @@ _SELF_PAIRS = 2
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Stage):
     """Successive halving on the posterior of a completion.
 
     The first of five rounds tries some candidates: half of them the guide's favourites, a quarter those drawn most, the
@@ -44,38 +47,25 @@ class Adaptive:
         confidence: stop early when the leader is the best with at least this probability; 1 spends the whole budget.
     """
 
-    confidence: float = 0.99
+    confidence: float = setting(0.99, number(0, 1, above=True, note="1 never stops early"))
 
-    def __post_init__(self) -> None:
-        if not 0 < self.confidence <= 1:
-            raise ValueError(f"confidence must be above 0 and at most 1 (1 never stops early), got {self.confidence}")
+    name: ClassVar[str] = "adaptive"
+    in_rounds: ClassVar[bool] = True
 
-    def __call__(self, shape: tuple[int, int], budget: int, seed: int) -> Pairs:
+    def mask(self, shape: tuple[int, int], budget: int, seed: int) -> Pairs:
         """Pairs for the guides, of which nothing is known beforehand: a balanced mask."""
         return balanced(shape, budget, seed)
 
-    def plan(
-        self, shape: tuple[int, int], budget: int, weights: npt.ArrayLike, prominence: npt.ArrayLike, seed: int
-    ) -> AdaptivePlan:
-        """A plan for one source.
-
-        Args:
-            budget: at most so many pairs in all rounds together.
-            weights: (M,) how much every pseudo-reference counts.
-            prominence: (N,) how often every candidate was drawn.
-        """
+    def plan(self, view: View, budget: int, seed: int) -> AdaptivePlan:
+        """A plan for one source, with at most `budget` pairs in all rounds together."""
         if budget < 1:
             raise ValueError(f"budget must be at least 1, got {budget}")
         random = np.random.default_rng(seed)
-        share = np.asarray(weights, dtype=np.float64)
         # Exponential races: the order of arrival is a draw by weight without replacement.
         with np.errstate(divide="ignore"):
-            order = np.argsort(random.exponential(size=shape[1]) / share, kind="stable")
-        standing = np.lexsort((random.random(shape[0]), -np.asarray(prominence, dtype=np.float64)))
-        return AdaptivePlan(shape, budget, self.confidence, order, standing, random)
-
-    def __str__(self) -> str:
-        return f"adaptive({self.confidence:g})"
+            order = np.argsort(random.exponential(size=view.shape[1]) / view.weights, kind="stable")
+        standing = np.lexsort((random.random(view.shape[0]), -view.prominence.astype(np.float64)))
+        return AdaptivePlan(view.shape, budget, self.confidence, order, standing, random)
 
 
 @dataclass(eq=False)
@@ -90,7 +80,7 @@ class AdaptivePlan:
         standing: (N,) the candidates, the most prominent first.
         random: for the first round.
         sizes: how many candidates took part in every round so far.
-        clear: whether the leader was clear before the budget was spent.
+        stopped_early: whether the leader was sure before the budget was spent.
         spent: pairs asked for so far.
     """
 
@@ -101,7 +91,7 @@ class AdaptivePlan:
     standing: IntArray
     random: np.random.Generator
     sizes: list[int] = field(default_factory=list)
-    clear: bool = False
+    stopped_early: bool = False
     spent: int = 0
 
     def __post_init__(self) -> None:
@@ -112,19 +102,20 @@ class AdaptivePlan:
         self._own = np.empty(0, dtype=np.int64)
         self._to_go = _ROUNDS
 
-    def next(self, mean: FloatArray, deviation: FloatArray) -> Pairs:
-        """The pairs of the next round; none when the budget is spent or the leader is clear.
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """How many candidates took part in each round so far."""
+        return tuple(self.sizes)
 
-        Args:
-            mean: (N,) what is expected of every candidate, more is better: by the guide at first, then the posterior.
-            deviation: (N,) the posterior's standard deviations, leaving out what moves all candidates alike.
-        """
+    def next(self, posterior: Posterior) -> Pairs:
+        """The pairs of the next round, given what the guide and then the posterior say; none when it is done."""
+        mean, deviation = posterior.mean, _deviations(posterior)
         checked = self._checked(mean, deviation)
         tried = self._to_go > 0 and len(self.sizes) >= _LEAST_ROUNDS and self.confidence < 1
         if tried and confidence_in(self._best_first(mean, checked)[0], mean, checked) >= self.confidence:
-            self.clear = True
-        pairs = Pairs.from_flat(np.empty(0, dtype=np.int64), self.shape)
-        while not (self.clear or len(pairs)) and self._to_go:
+            self.stopped_early = True
+        pairs = Pairs.none(self.shape)
+        while not (self.stopped_early or len(pairs)) and self._to_go:
             allowance = (self.budget - self.spent) // self._to_go
             self._to_go -= 1
             if allowance:
@@ -155,9 +146,9 @@ class AdaptivePlan:
             self._foretold = mean, deviation
         return deviation * math.sqrt(max(1.0, self._moved / self._gone)) if self._gone else deviation
 
-    def ranking(self, mean: FloatArray, deviation: FloatArray) -> IntArray:
+    def ranking(self, posterior: Posterior) -> IntArray:
         """(N,) candidates from best to worst by what can be relied on: the posterior's lower end."""
-        return self._best_first(mean, self._checked(mean, deviation))
+        return self._best_first(posterior.mean, self._checked(posterior.mean, _deviations(posterior)))
 
     def _best_first(self, mean: FloatArray, deviation: FloatArray) -> IntArray:
         return np.argsort(_DOUBT * deviation - mean, kind="stable")
@@ -166,7 +157,7 @@ class AdaptivePlan:
     def status(self) -> str:
         """How it went, for people."""
         went = " → ".join(map(str, self.sizes))
-        ended = f"stopped early, the leader is {self.confidence:.4g} sure" if self.clear else "all rounds done"
+        ended = f"stopped early, the leader is {self.confidence:.4g} sure" if self.stopped_early else "all rounds done"
         return f"{self.spent} of {self.budget} target scores in rounds of {went} candidates, {ended}"
 
     def _survivors(self, mean: FloatArray, deviation: FloatArray, allowance: int) -> IntArray:
@@ -220,4 +211,7 @@ def confidence_in(leader: int, mean: FloatArray, deviation: FloatArray) -> float
     return max(0.0, 1.0 - math.fsum(beaten))
 
 
-adaptive = Adaptive()
+def _deviations(posterior: Posterior) -> FloatArray:
+    if posterior.deviation is None:
+        raise ValueError("adaptive needs posteriors with deviations: choose a completer that knows how sure it is")
+    return posterior.deviation

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
 from ..candidates import IntArray
 from ..matrix import Pairs
+from .one_round import Mask
 
 _MIXING_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Balanced(Mask):
+    """A random mask in which rows differ by at most one score, and so do columns."""
+
+    name: ClassVar[str] = "balanced"
+
+    def mask(self, shape: tuple[int, int], budget: int, seed: int) -> Pairs:
+        """See `balanced`."""
+        return balanced(shape, budget, seed)
 
 
 def balanced(shape: tuple[int, int], budget: int, seed: int) -> Pairs:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
 from ..candidates import IntArray
 from ..matrix import Pairs
+from .one_round import Mask
+
+
+@dataclass(frozen=True)
+class Uniform(Mask):
+    """The paper's masks: every subset of the pairs is equally likely, and rows may stay empty."""
+
+    name: ClassVar[str] = "uniform"
+
+    def mask(self, shape: tuple[int, int], budget: int, seed: int) -> Pairs:
+        """See `uniform`."""
+        return uniform(shape, budget, seed)
 
 
 def uniform(shape: tuple[int, int], budget: int, seed: int) -> Pairs:

@@ -207,9 +207,11 @@ def test_all_forms_of_input_give_the_same(kind):
 def test_completers_by_name_share_one_call():
     matrices, masks, _, _ = problem()
     for name in ("als", "agreement-als"):
-        got = load_completer(name, rank=3).complete(matrices[0], masks[0], matrices[1], masks[1])
+        got = load_completer(name, rank=3).complete(matrices[0], masks[0])
         assert got.matrix.shape == (13, 11)
-    with pytest.raises(ValueError, match="'alz' is unknown: choose one of als, agreement-als"):
+    with pytest.raises(ValueError, match="als uses no guide"):
+        load_completer("als", rank=3).complete(matrices[0], masks[0], matrices[1], masks[1])
+    with pytest.raises(ValueError, match="'alz' is unknown: did you mean 'als'"):
         load_completer("alz")
 
 

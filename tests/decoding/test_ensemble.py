@@ -69,9 +69,9 @@ def test_each_utility_scores_every_unique_pair():
     [
         ({"method": "median"}, "method must be one of mean, rank"),
         ({"weights": 0.5}, "weights must be a list"),
-        ({"weights": [1, -1]}, "not negative"),
-        ({"weights": [0, 0]}, "not all 0"),
-        ({"weights": [1, float("nan")]}, "weights must be"),
+        ({"weights": [1, -1]}, r"weights\[1\] must be at least 0"),
+        ({"weights": [0, 0]}, "not be all 0"),
+        ({"weights": [1, float("nan")]}, r"weights\[1\] must be"),
     ],
 )
 def test_wrong_options_are_refused(options, message):

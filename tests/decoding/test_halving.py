@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, HalvingMBR, NByS
 from hf_acpmbr.decoding.halving import affordable
 from hf_acpmbr.utilities import MatrixUtility
@@ -44,7 +45,7 @@ def test_equals_the_plain_rounds(seed, reduction):
     world = World.make(seed, unique=11, draws=26)
     target = world.target()
     budget = int(26 * 26 / reduction)
-    got = HalvingMBR(reduction=reduction).decode(world.drawn, target=target, seed=seed)
+    got = HalvingMBR(Budget(reduction=reduction)).decode(world.drawn, target=target, seed=seed)
     if budget >= 121:
         assert got.exact
         return
@@ -56,14 +57,14 @@ def test_equals_the_plain_rounds(seed, reduction):
 
 def test_the_rounds_halve():
     world = World.make(1, unique=100, draws=100)
-    got = HalvingMBR(reduction=16).decode(world.drawn, target=world.target())
-    assert got.details["survivors"][:4] == [100, 50, 25, 13]
-    assert got.details["survivors"][-1] == 1
+    got = HalvingMBR(Budget(reduction=16)).decode(world.drawn, target=world.target())
+    assert list(got.rounds)[:4] == [100, 50, 25, 13]
+    assert list(got.rounds)[-1] == 1
 
 
 def test_a_full_budget_is_exact_mbr():
     world = World.make(4)
-    got = HalvingMBR(reduction=1).decode(world.drawn, target=world.target())
+    got = HalvingMBR(Budget(reduction=1)).decode(world.drawn, target=world.target())
     assert got.exact
     np.testing.assert_array_equal(got.expected, MBR().decode(world.drawn, target=world.target()).expected)
 
@@ -71,13 +72,13 @@ def test_a_full_budget_is_exact_mbr():
 @pytest.mark.parametrize("reduction", [40, 60, 100, 400])
 def test_tiny_budgets_are_kept_by_fewer_contenders(reduction):
     world = World.make(5, unique=20, draws=20)
-    got = HalvingMBR(reduction=reduction).decode(world.drawn, target=world.target())
+    got = HalvingMBR(Budget(reduction=reduction)).decode(world.drawn, target=world.target())
     assert got.total_calls <= 400 // reduction
     assert np.isfinite(got.expected[got.index]) or got.total_calls == 0
 
 
 def test_with_one_call_the_most_drawn_is_chosen():
-    got = HalvingMBR(reduction=100).decode({"a": 1, "b": 6, "c": 3}, target="chrf")
+    got = HalvingMBR(Budget(reduction=100)).decode({"a": 1, "b": 6, "c": 3}, target="chrf")
     assert got.text == "b"
     assert got.total_calls == 0
     assert np.isnan(got.expected).all()
@@ -96,7 +97,7 @@ def test_reference_effects_cancel():
     rows, columns = rng.normal(size=(64, 1)), 10 * rng.normal(size=(1, 64))
     texts = [str(i) for i in range(64)]
     for seed in range(5):
-        got = HalvingMBR(reduction=32).decode(texts, target=MatrixUtility(rows + columns), seed=seed)
+        got = HalvingMBR(Budget(reduction=32)).decode(texts, target=MatrixUtility(rows + columns), seed=seed)
         assert got.index == int(rows.argmax())
 
 
@@ -106,7 +107,7 @@ def test_less_regret_than_n_by_s_at_equal_cost():
     for seed in range(30):
         matrix = rng.normal(size=(128, 1)) * 0.1 + 0.5 * rng.normal(size=(128, 128))
         texts, means = [str(i) for i in range(128)], matrix.mean(1)
-        for decoder in (HalvingMBR(reduction=8), NByS(num_references=16)):
+        for decoder in (HalvingMBR(Budget(reduction=8)), NByS(num_references=16)):
             got = decoder.decode(texts, target=MatrixUtility(matrix), seed=seed)
             assert got.total_calls <= 128 * 16
             regret[decoder.name].append(means.max() - means[got.index])
@@ -116,4 +117,4 @@ def test_less_regret_than_n_by_s_at_equal_cost():
 @pytest.mark.parametrize("value", [0.5, 0, -3, "2", math.inf, math.nan])
 def test_a_wrong_reduction_is_refused(value):
     with pytest.raises(ValueError, match="reduction must be"):
-        HalvingMBR(reduction=value)
+        HalvingMBR(Budget(reduction=value))

@@ -37,9 +37,11 @@ def test_length_normalisation_uses_the_token_ids():
     world = World.make(2, unique=3, draws=3)
     ids = [[1], [1, 2], [1, 2, 3, 4]]
     candidates = Candidates.from_texts(world.texts, token_ids=ids, logprobs=[-1.0, -1.0, -1.0])
-    got = ModelBasedMBR(length_normalized=True).decode(candidates, target=world.target())
+    decoder = ModelBasedMBR(length_normalized=True)
+    got = decoder.decode(candidates, target=world.target())
     weights = np.exp([-1.0, -0.5, -0.25])
-    np.testing.assert_allclose(got.details["weights"], weights / weights.sum())
+    np.testing.assert_allclose(decoder.weights(candidates), weights / weights.sum())
+    np.testing.assert_allclose(got.expected, got.matrix @ weights / weights.sum())
     plain = Candidates.from_texts(world.texts, logprobs=[-1.0, -1.0, -1.0])
     with pytest.raises(ValueError, match="length_normalized needs token ids"):
         ModelBasedMBR(length_normalized=True).decode(plain, target=world.target())

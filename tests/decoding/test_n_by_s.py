@@ -39,5 +39,5 @@ def test_the_sample_is_unbiased_over_seeds():
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, "8", None])
 def test_a_wrong_size_is_refused(value):
-    with pytest.raises(ValueError, match="num_references must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="num_references must be"):
         NByS(num_references=value)

@@ -48,8 +48,8 @@ def test_the_rest_follows_by_quality():
     best = sorted(world.texts, key=lambda text: -quality.of_text(text))
     got = QEFilterMBR(keep=3).decode(world.drawn, target=world.target(), guides=quality)
     assert [entry.text for entry in got.nbest()][3:] == best[3:]
-    assert {got.candidates.texts[k] for k in got.details["kept"]} == set(best[:3])
-    np.testing.assert_allclose(got.details["judged"], [quality.of_text(text) for text in got.candidates.texts])
+    assert {got.candidates.texts[k] for k in got.shortlist} == set(best[:3])
+    np.testing.assert_allclose(got.guide_gains, [quality.of_text(text) for text in got.candidates.texts])
 
 
 def test_utilities_that_compare_with_references_are_refused():

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, AggregationMBR, CentroidMBR, HalvingMBR, QEFilterMBR, QERerank
 from hf_acpmbr.utilities import Utility, load_utility
 
@@ -39,7 +40,7 @@ def test_comet_by_averages_and_centroids_becomes_mbr_at_full_size(comet):
 def test_one_average_and_few_centroids_cost_few_calls(comet):
     assert AggregationMBR().decode(DRAWN, target=comet, source=SOURCE).total_calls == 6
     assert CentroidMBR(centroids=2).decode(DRAWN, target=comet, source=SOURCE).total_calls == 12
-    assert HalvingMBR(reduction=5).decode(DRAWN, target=comet, source=SOURCE).total_calls <= 20
+    assert HalvingMBR(Budget(reduction=5)).decode(DRAWN, target=comet, source=SOURCE).total_calls <= 20
 
 
 def test_reranking_and_filtering_by_a_quality_estimator(comet, kiwi):

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_acpmbr import Candidates
-from hf_acpmbr.completion import ALS
+from hf_acpmbr.completion import AgreementALS
 from hf_acpmbr.completion.transfer import Transfer
-from hf_acpmbr.decoding import ACPMBR
-from hf_acpmbr.observation import Budget, load_observation
-from hf_acpmbr.observation.adaptive import Adaptive, adaptive, confidence_in
+from hf_acpmbr.decoding import AgreementPMBR
+from hf_acpmbr.observation import OBSERVATIONS, Adaptive, Budget, Uniform
+from hf_acpmbr.observation.adaptive import confidence_in
+from hf_acpmbr.protocols import Posterior, View
 from hf_acpmbr.utilities import MatrixUtility
 
 
@@ -22,7 +23,7 @@ def play(plan, matrix, noise=0.0, seed=0):
     n = len(matrix)
     mean, deviation = matrix.mean(1) + random.normal(0, noise, n), np.full(n, 0.5)
     rounds, total, count = [], np.zeros(n), np.zeros(n)
-    while len(pairs := plan.next(mean, deviation)):
+    while len(pairs := plan.next(Posterior(mean, deviation))):
         rounds.append(pairs)
         np.add.at(total, pairs.rows, matrix[pairs.rows, pairs.columns])
         np.add.at(count, pairs.rows, 1)
@@ -36,7 +37,7 @@ def play(plan, matrix, noise=0.0, seed=0):
 def test_never_more_than_the_budget_and_no_pair_twice(n, m, budget, seed):
     random = np.random.default_rng(seed)
     budget = min(budget, n * m)
-    plan = Adaptive(confidence=1).plan((n, m), budget, random.integers(1, 9, m), random.integers(1, 9, n), seed)
+    plan = Adaptive(confidence=1).plan(View((n, m), random.integers(1, 9, m), random.integers(1, 9, n)), budget, seed)
     rounds = play(plan, random.random((n, m)), noise=0.1, seed=seed)
     flat = np.concatenate([pairs.flat for pairs in rounds])
     assert 1 <= len(flat) <= budget
@@ -48,7 +49,7 @@ def test_never_more_than_the_budget_and_no_pair_twice(n, m, budget, seed):
 def test_the_same_seed_asks_for_the_same_pairs():
     matrix = np.random.default_rng(0).random((30, 25))
     first, second, third = (
-        play(Adaptive().plan((30, 25), 120, np.ones(25), np.ones(30), seed), matrix) for seed in (5, 5, 6)
+        play(Adaptive().plan(View((30, 25), np.ones(25), np.ones(30)), 120, seed), matrix) for seed in (5, 5, 6)
     )
     assert [p.flat.tolist() for p in first] == [p.flat.tolist() for p in second]
     assert [p.flat.tolist() for p in first] != [p.flat.tolist() for p in third]
@@ -56,7 +57,7 @@ def test_the_same_seed_asks_for_the_same_pairs():
 
 def test_survivors_meet_the_same_pseudo_references_and_fewer_of_them_more():
     matrix = np.random.default_rng(1).random((64, 50))
-    plan = Adaptive(confidence=1).plan((64, 50), 400, np.ones(50), np.ones(64), 0)
+    plan = Adaptive(confidence=1).plan(View((64, 50), np.ones(50), np.ones(64)), 400, 0)
     rounds = play(plan, matrix)
     assert plan.sizes[0] > 4 * plan.sizes[-1]
     seen = {row: set() for row in range(64)}
@@ -69,24 +70,24 @@ def test_survivors_meet_the_same_pseudo_references_and_fewer_of_them_more():
 
 
 def test_only_those_who_can_still_be_the_best_go_on():
-    plan = Adaptive(confidence=1).plan((50, 40), 500, np.ones(40), np.ones(50), 0)
-    plan.next(np.zeros(50), np.zeros(50))
+    plan = Adaptive(confidence=1).plan(View((50, 40), np.ones(40), np.ones(50)), 500, 0)
+    plan.next(Posterior(np.zeros(50), np.zeros(50)))
     mean = np.zeros(50)
     mean[:4] = [1.0, 0.95, 0.9, 0.85]
-    rows = np.unique(plan.next(mean, np.full(50, 0.1)).rows)
+    rows = np.unique(plan.next(Posterior(mean, np.full(50, 0.1))).rows)
     assert set(rows) <= {0, 1, 2, 3}
 
 
 def test_pseudo_references_come_by_weight():
     weights = np.array([50.0, 1, 1, 1, 1, 1, 1, 1, 1, 1])
-    first = [Adaptive().plan((5, 10), 10, weights, np.ones(5), seed).order[0] for seed in range(200)]
+    first = [Adaptive().plan(View((5, 10), weights, np.ones(5)), 10, seed).order[0] for seed in range(200)]
     assert np.mean(np.array(first) == 0) == pytest.approx(50 / 59, abs=0.08)
 
 
 def test_the_first_round_follows_the_guide_but_hears_the_prominent_too():
     guide, prominence = np.arange(100.0), np.arange(100.0)[::-1]
-    plan = Adaptive().plan((100, 80), 256, np.ones(80), prominence, 0)
-    rows = np.unique(plan.next(guide, np.zeros(100)).rows)
+    plan = Adaptive().plan(View((100, 80), np.ones(80), prominence), 256, 0)
+    rows = np.unique(plan.next(Posterior(guide, np.zeros(100))).rows)
     assert len(rows) == 17
     assert set(range(91, 100)) <= set(rows)
     assert set(range(5)) <= set(rows)
@@ -102,48 +103,50 @@ def test_confidence_is_the_union_bound_of_normal_posteriors():
 
 
 def test_a_clear_leader_ends_it_early_but_not_after_a_single_round():
-    plan = Adaptive(confidence=0.9).plan((20, 20), 100, np.ones(20), np.ones(20), 0)
-    assert len(plan.next(np.arange(20.0), np.zeros(20)))
-    assert len(plan.next(np.arange(20.0), np.full(20, 0.01)))
-    assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
-    assert plan.clear
+    plan = Adaptive(confidence=0.9).plan(View((20, 20), np.ones(20), np.ones(20)), 100, 0)
+    assert len(plan.next(Posterior(np.arange(20.0), np.zeros(20))))
+    assert len(plan.next(Posterior(np.arange(20.0), np.full(20, 0.01))))
+    assert not len(plan.next(Posterior(np.arange(20.0), np.full(20, 0.01))))
+    assert plan.stopped_early
     assert "stopped early" in plan.status
-    assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
+    assert not len(plan.next(Posterior(np.arange(20.0), np.full(20, 0.01))))
 
 
 def test_being_sure_after_the_last_round_is_not_stopping_early():
-    plan = Adaptive(confidence=0.9).plan((20, 20), 100, np.ones(20), np.ones(20), 0)
+    plan = Adaptive(confidence=0.9).plan(View((20, 20), np.ones(20), np.ones(20)), 100, 0)
     while len(plan.sizes) < 5:
-        assert len(plan.next(np.zeros(20), np.ones(20)))
-    assert not len(plan.next(np.arange(20.0), np.full(20, 0.01)))
-    assert not plan.clear
+        assert len(plan.next(Posterior(np.zeros(20), np.ones(20))))
+    assert not len(plan.next(Posterior(np.arange(20.0), np.full(20, 0.01))))
+    assert not plan.stopped_early
     assert "all rounds done" in plan.status
 
 
 def test_who_is_sure_to_be_the_best_is_who_is_returned():
     mean, deviation = np.array([0.6, 0.4]), np.array([0.2, 0.01])
-    plan = Adaptive(confidence=0.8).plan((2, 50), 40, np.ones(50), np.ones(2), 0)
-    plan.next(mean, np.zeros(2))
-    plan.next(mean, deviation)
-    plan.next(mean, deviation)
-    assert plan.ranking(mean, deviation)[0] == 1
-    assert not plan.clear
+    plan = Adaptive(confidence=0.8).plan(View((2, 50), np.ones(50), np.ones(2)), 40, 0)
+    plan.next(Posterior(mean, np.zeros(2)))
+    plan.next(Posterior(mean, deviation))
+    plan.next(Posterior(mean, deviation))
+    assert plan.ranking(Posterior(mean, deviation))[0] == 1
+    assert not plan.stopped_early
 
 
 def test_who_was_hardly_tried_is_not_returned_over_who_was_tried_well():
-    plan = Adaptive().plan((3, 3), 4, np.ones(3), np.ones(3), 0)
-    np.testing.assert_array_equal(plan.ranking(np.array([0.5, 0.6, 0.4]), np.array([0.01, 0.2, 0.0])), [0, 2, 1])
-    np.testing.assert_array_equal(plan.ranking(np.array([0.5, 0.6, 0.4]), np.zeros(3)), [1, 0, 2])
+    plan = Adaptive().plan(View((3, 3), np.ones(3), np.ones(3)), 4, 0)
+    np.testing.assert_array_equal(
+        plan.ranking(Posterior(np.array([0.5, 0.6, 0.4]), np.array([0.01, 0.2, 0.0]))), [0, 2, 1]
+    )
+    np.testing.assert_array_equal(plan.ranking(Posterior(np.array([0.5, 0.6, 0.4]), np.zeros(3))), [1, 0, 2])
 
 
 def test_posteriors_that_were_too_sure_are_believed_less():
     """Two rounds whose candidates move by three times what the posterior allowed for, and one that keeps its word."""
 
     def after_two_rounds(moves):
-        plan = Adaptive(confidence=1).plan((6, 40), 60, np.ones(40), np.ones(6), 0)
-        plan.next(np.arange(6.0), np.zeros(6))
+        plan = Adaptive(confidence=1).plan(View((6, 40), np.ones(40), np.ones(6)), 60, 0)
+        plan.next(Posterior(np.arange(6.0), np.zeros(6)))
         mean, deviation = np.arange(6.0), np.full(6, 0.5)
-        asked = np.unique(plan.next(mean, deviation).rows)
+        asked = np.unique(plan.next(Posterior(mean, deviation)).rows)
         sign = np.where(np.arange(6) % 2, 1.0, -1.0)
         change, narrower = np.zeros(6), deviation.copy()
         change[asked], narrower[asked] = moves * sign[asked] * 0.4, 0.3  # 0.4² = 0.5² − 0.3²
@@ -156,15 +159,15 @@ def test_posteriors_that_were_too_sure_are_believed_less():
 
 
 def test_a_shift_of_all_candidates_alike_is_no_surprise():
-    plan = Adaptive(confidence=1).plan((6, 40), 60, np.ones(40), np.ones(6), 0)
-    plan.next(np.arange(6.0), np.zeros(6))
-    plan.next(np.arange(6.0), np.full(6, 0.5))
+    plan = Adaptive(confidence=1).plan(View((6, 40), np.ones(40), np.ones(6)), 60, 0)
+    plan.next(Posterior(np.arange(6.0), np.zeros(6)))
+    plan.next(Posterior(np.arange(6.0), np.full(6, 0.5)))
     np.testing.assert_allclose(plan._checked(np.arange(6.0) + 100, np.full(6, 0.3)), 0.3)
 
 
 def test_rounds_need_a_completer_that_knows_how_sure_it_is():
-    with pytest.raises(ValueError, match="needs a completer that knows how sure it is, got ALS"):
-        ACPMBR(ALS(), adaptive, Budget(per_row=1), (Budget(per_row=4),))
+    with pytest.raises(ValueError, match="needs a completer that knows how sure it is, got 'agreement-als'"):
+        AgreementPMBR(AgreementALS(), Adaptive(), Budget(scores_per_row=1), (Budget(scores_per_row=4),))
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.1, math.nan])
@@ -188,7 +191,7 @@ def world(n=60, seed=0):
 
 def decode(target, guide, candidates, confidence=1.0, seed=0, completer=None, sign=1.0):
     texts = candidates.texts
-    decoder = ACPMBR(completer or Transfer(), Adaptive(confidence), Budget(reduction=64), (Budget(reduction=8),))
+    decoder = AgreementPMBR(completer or Transfer(), Adaptive(confidence), Budget(reduction=64), (Budget(reduction=8),))
     utilities = (
         MatrixUtility(sign * matrix, texts, texts, name=name, higher_is_better=sign > 0)
         for name, matrix in (("target", target), ("guide", guide))
@@ -211,7 +214,7 @@ def test_adaptive_rounds_beat_masks_of_the_same_size():
         assert len(decision.observed) == decision.calls["target"]
         ours.append(regret(decision, target, candidates))
         texts = candidates.texts
-        plain = ACPMBR(Transfer(), load_observation("uniform"), Budget(reduction=64), (Budget(reduction=8),))
+        plain = AgreementPMBR(Transfer(), Uniform(), Budget(reduction=64), (Budget(reduction=8),))
         masked = plain.decode(
             candidates, None, MatrixUtility(target, texts, texts), MatrixUtility(guide, texts, texts), seed=seed
         )
@@ -236,15 +239,15 @@ def test_the_decision_says_that_it_stopped_early():
     decision = decode(target, guide, candidates, confidence=0.95)
     assert decision.index == 5
     assert "stopped early" in decision.status
-    assert "observation:adaptive(0.95)" in decision.signature
+    assert "observation:adaptive(confidence=0.95)" in decision.signature
     assert decision.calls["target"] < candidates.total**2 // 64
 
 
 def test_a_completer_without_uncertainty_is_refused():
     with pytest.raises(ValueError, match="choose completer='transfer'"):
-        decode(*world(), completer=ALS())
+        decode(*world(), completer=AgreementALS())
 
 
 def test_by_name():
-    assert isinstance(load_observation("adaptive"), Adaptive)
-    assert len(load_observation("adaptive")((30, 30), 60, 0)) == 60
+    assert OBSERVATIONS.build("adaptive") == Adaptive()
+    assert len(Adaptive().mask((30, 30), 60, 0)) == 60

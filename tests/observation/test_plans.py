@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from hf_acpmbr.observation import Budget, balanced, load_observation, uniform
+from hf_acpmbr.observation import OBSERVATIONS, Budget, balanced, uniform
 
 shapes = st.tuples(st.integers(1, 25), st.integers(1, 25))
 
@@ -25,7 +25,7 @@ def test_balanced_plans_are_even_in_rows_and_columns(shape, share, seed):
 @given(shapes, st.floats(0, 1), st.integers(0, 2**32), st.sampled_from(["balanced", "uniform"]))
 def test_a_plan_has_just_the_budget_and_depends_on_the_seed_alone(shape, share, seed, name):
     budget = max(1, round(share * shape[0] * shape[1]))
-    observe = load_observation(name)
+    observe = OBSERVATIONS.build(name).mask
     pairs = observe(shape, budget, seed)
     assert len(pairs) == budget
     np.testing.assert_array_equal(pairs.flat, observe(shape, budget, seed).flat)
@@ -38,7 +38,7 @@ def test_every_pair_is_equally_likely(name, shape, budget):
     runs = 1200
     times = np.zeros(shape[0] * shape[1])
     for seed in range(runs):
-        times[load_observation(name)(shape, budget, seed).flat] += 1
+        times[OBSERVATIONS.build(name).mask(shape, budget, seed).flat] += 1
     # Entries of one plan exclude each other, so the statistic is below a chi-square's: the test is conservative.
     assert chisquare(times).pvalue > 1e-4
 
@@ -63,7 +63,7 @@ def test_uniform_leaves_rows_empty_where_balanced_does_not():
 @pytest.mark.parametrize("name", ["balanced", "uniform"])
 def test_memory_grows_with_the_budget_and_not_with_the_matrix(name):
     tracemalloc.start()
-    pairs = load_observation(name)((200_000, 200_000), 10_000, 0)
+    pairs = OBSERVATIONS.build(name).mask((200_000, 200_000), 10_000, 0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(pairs) == 10_000
@@ -79,11 +79,11 @@ def test_memory_grows_with_the_budget_and_not_with_the_matrix(name):
         (Budget(reduction=32), (500, 500), (1024, 1024), 32768),
         (Budget(reduction=1000), (5, 5), None, 1),
         (Budget(reduction=1), (5, 7), None, 35),
-        (Budget(per_row=32), (1024, 1024), None, 32768),
-        (Budget(per_row=32), (500, 500), (1024, 1024), 32768),
-        (Budget(per_row=1), (64, 64), None, 64),
-        (Budget(per_row=16), (8, 8), None, 64),
-        (Budget(per_row=0.5), (64, 64), None, 32),
+        (Budget(scores_per_row=32), (1024, 1024), None, 32768),
+        (Budget(scores_per_row=32), (500, 500), (1024, 1024), 32768),
+        (Budget(scores_per_row=1), (64, 64), None, 64),
+        (Budget(scores_per_row=16), (8, 8), None, 64),
+        (Budget(scores_per_row=0.5), (64, 64), None, 32),
     ],
 )
 def test_budgets_count_what_was_drawn_and_never_exceed_the_unique_pairs(budget, unique, drawn, expected):
@@ -91,19 +91,19 @@ def test_budgets_count_what_was_drawn_and_never_exceed_the_unique_pairs(budget, 
 
 
 def test_scores_per_row_are_a_rate():
-    assert Budget(per_row=32).rate(1024) == 32
-    assert Budget(per_row=32).rate(8) == 1
+    assert Budget(scores_per_row=32).rate(1024) == 32
+    assert Budget(scores_per_row=32).rate(8) == 1
     assert str(Budget(reduction=32)) == "r32"
-    assert str(Budget(per_row=16)) == "16/row"
+    assert str(Budget(scores_per_row=16)) == "16/row"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "either reduction or per_row"),
-        ({"reduction": 2, "per_row": 2}, "either reduction or per_row"),
+        ({}, "either reduction or scores_per_row"),
+        ({"reduction": 2, "scores_per_row": 2}, "either reduction or scores_per_row"),
         ({"reduction": 0.5}, "at least 1"),
-        ({"per_row": 0}, "above 0"),
+        ({"scores_per_row": 0}, "above 0"),
         ({"reduction": float("nan")}, "at least 1"),
     ],
 )
@@ -113,5 +113,5 @@ def test_budgets_that_cannot_be_are_refused(arguments, message):
 
 
 def test_an_unknown_plan_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'random' is unknown: choose one of adaptive, auto, balanced, uniform"):
-        load_observation("random")
+    with pytest.raises(ValueError, match="'random' is unknown: choose one of adaptive, balanced, uniform"):
+        OBSERVATIONS.build("random")

@@ -1,0 +1,62 @@
+"""How many pairs to score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .checks import number, optional
+from .stage import Configured, setting
+
+
+@dataclass(frozen=True)
+class Budget(Configured):
+    """How many of the pairs a utility may score: a reduction rate or a number of scores per row, not both.
+
+    Args:
+        reduction: r, the paper's rate: one pair in r.
+        scores_per_row: so many scores for each candidate, that is r = M / scores_per_row. Unlike r it keeps its meaning
+            for any N: with N = M = 1,024 the paper's Low has 32 target scores per row and its High 1, and so they have
+            with N = 64.
+
+    Both count the candidates *drawn*, duplicates included, so the cost is never above the paper's; where the unique
+    pairs are fewer, all of them are scored and nothing needs to be completed.
+    """
+
+    reduction: float | None = setting(None, optional(number(1, note="1 scores every pair")))
+    scores_per_row: float | None = setting(None, optional(number(0, above=True)))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.reduction is None) == (self.scores_per_row is None):
+            raise ValueError(
+                "a budget is either reduction or scores_per_row, two ways to say one thing: got "
+                f"reduction={self.reduction} and scores_per_row={self.scores_per_row}"
+            )
+
+    @classmethod
+    def check(cls, name: str, value: object) -> Budget:
+        """The check of a field that holds a budget; JSON has {"reduction": r} or {"scores_per_row": k}."""
+        if isinstance(value, Mapping):
+            return cls.from_dict(value)
+        if not isinstance(value, Budget):
+            raise ValueError(f"{name} must be a Budget such as Budget(scores_per_row=32), got {value!r}")
+        return value
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in super().to_dict().items() if value is not None}
+
+    def pairs(self, unique: tuple[int, int], drawn: tuple[int, int] | None = None) -> int:
+        """How many pairs of a `unique` (N, M) matrix to score, at least 1; `drawn` counts the duplicates too."""
+        n, m = unique
+        drawn_n, drawn_m = drawn or unique
+        wanted = drawn_n * drawn_m / self.rate(drawn_m)
+        return max(1, min(int(wanted + 1e-9), n * m))
+
+    def rate(self, columns: int) -> float:
+        """The reduction rate that this budget amounts to with so many pseudo-references drawn."""
+        return self.reduction if self.reduction is not None else max(1.0, columns / (self.scores_per_row or 1.0))
+
+    def __str__(self) -> str:
+        return f"r{self.reduction:g}" if self.reduction is not None else f"{self.scores_per_row:g}/row"

@@ -1,0 +1,249 @@
+"""ACPMBR: from a source to the chosen text. The only place that wires the stages together."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .candidates import Candidates
+from .decoding import Decision, Texts
+from .inputs import Caller, check_conflicts, read_request, source_texts
+from .mapping import MapFunction
+from .protocols import Sampler
+from .recipe import Recipe, utility_specs
+from .sampling import Request, Samples
+from .signature import generation_signature, model_signature
+from .utilities import Utility, UtilityLike
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import GenerationConfig
+
+    from .output import MBROutput
+
+
+class ACPMBR:
+    """MBR decoding with a target utility and, where given, its distilled versions.
+
+    https://arxiv.org/abs/2512.01316
+
+    Args:
+        tokenizer: of the model to generate with; not needed for `rerank`.
+        target: the utility that decides: a name, hub id or path (`load_utility`), {"name": ..., options}, a Utility,
+            an `evaluate` module, or an object with `score(hypotheses, references, sources=None)` and
+            `higher_is_better`.
+        distilled: the cheaper utility that guides it (or a list); "auto" takes the target's known distilled version.
+            Without one the decoder is PMBR.
+        recipe: "auto", "fast", "thorough", "paper-low", "paper-high", or a Recipe.
+        seed: same seed, same result; default: the recipe's.
+        generation_config: how candidates come about, in transformers' words (min_p, typical_p, …), or num_beams > 1 to
+            choose among the beams of a beam search; in the place of the recipe's sampler.
+        references_config: the same for pseudo-references that are drawn apart from the candidates (`num_references`).
+        keywords: settings of the recipe's stages: num_candidates, num_references, epsilon, temperature, top_k, top_p,
+            min_p, sampler, max_rows, decoder, completer, observation (each a name, {"name": ..., settings} or an
+            object), reduction or scores_per_row, distilled_reduction or distilled_scores_per_row, confidence, and the
+            completer's own (rank, regularization, agreement, …). One that the chosen stages do not take is refused.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any = None,
+        *,
+        target: UtilityLike | None = None,
+        distilled: UtilityLike | Sequence[UtilityLike] = (),
+        recipe: str | Recipe = "auto",
+        seed: int | None = None,
+        generation_config: GenerationConfig | None = None,
+        references_config: GenerationConfig | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.tokenizer = tokenizer
+        for keyword, config in (("sampler", generation_config), ("references_sampler", references_config)):
+            if config is not None:
+                keywords[keyword] = _sampler_of(config, keyword, keywords)
+        self.recipe = _recipe(recipe, target, distilled, seed, keywords)
+        self.decoder = self.recipe.decoder
+        self.decoder.check_utilities(self.recipe.target is not None, len(self.recipe.distilled))
+        self.target: Utility | None = None if self.recipe.target is None else self.recipe.target.load()
+        self.guides: tuple[Utility, ...] = tuple(guide.load() for guide in self.recipe.distilled)
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        generation_config: Any = None,
+        inputs_tensor: torch.Tensor | None = None,
+        sources: Sequence[str] | None = None,
+        candidates: Sequence[Texts] | None = None,
+        references: Sequence[Texts] | None = None,
+        **model_kwargs: Any,
+    ) -> torch.Tensor | MBROutput:
+        """`model.generate(**inputs, custom_generate=this)`: draw, score, choose for each of S sources.
+
+        All arguments come from `generate`; those a caller may add to its call are
+
+        Args:
+            sources: S source texts, for utilities that look at them; default: read back from the input ids.
+            candidates: S lists of texts to choose from instead of drawing samples.
+            references: S lists of pseudo-references; default: the candidates, or `num_references` samples drawn apart.
+
+        Returns:
+            (S·k, length) token ids with k = num_return_sequences (which `generate` takes with do_sample=True only), or
+            an MBROutput with return_dict_in_generate=True.
+        """
+        from .output import stream
+
+        if self.tokenizer is None:
+            raise ValueError("generation needs the model's tokenizer: ACPMBR(tokenizer, target=...)")
+        caller = Caller.find()
+        check_conflicts(generation_config, model.generation_config, self.recipe.sampling.sampler, caller)
+        request = read_request(
+            model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs
+        )
+        try:
+            output = self._generate(request, sources, candidates, references)
+            if caller.streamer is not None:
+                stream(caller.streamer, output, request.input_ids.shape[1])
+        finally:
+            if caller.streamer is not None:
+                caller.streamer.end()  # a reader must not wait for what never comes
+        if generation_config.return_dict_in_generate:
+            return output
+        sequences: torch.Tensor = output["sequences"]
+        return sequences
+
+    def _generate(
+        self,
+        request: Request,
+        sources: Sequence[str] | None,
+        candidates: Sequence[Texts] | None,
+        references: Sequence[Texts] | None,
+    ) -> MBROutput:
+        """Draw, score, choose for every source of the request."""
+        from .output import assemble
+
+        used = [utility for utility in (self.target, *self.guides) if utility is not None]
+        texts = source_texts(self.tokenizer, request, sources, any(u.needs_source or u.takes_source for u in used))
+        start = time.perf_counter()
+        pools, rows = self._candidates(request, candidates)
+        others, more_rows = self._references(request, references)
+        seconds = time.perf_counter() - start
+        context = self._context(request, candidates is None)
+        decisions = [
+            self._decide(pool, source, None if others is None else others[row], context)
+            for row, (pool, source) in enumerate(zip(pools, texts, strict=True))
+        ]
+        return assemble(request, self.tokenizer, decisions, others, rows + more_rows, seconds)
+
+    def map_fn(self, model: Any, **options: Any) -> Callable[[dict[str, list[Any]]], dict[str, list[Any]]]:
+        """A function for `datasets.Dataset.map(..., batched=True)`; the options are those of `MapFunction`."""
+        return MapFunction(self, model, **options)
+
+    def rerank(
+        self,
+        candidates: Texts,
+        source: str | None = None,
+        references: Texts | None = None,
+        nbest: int | None = None,
+    ) -> Decision:
+        """Choose among candidates from anywhere: another engine, an API, a file.
+
+        Args:
+            candidates: strings (duplicates count as draws), a mapping text → count, or Candidates.
+            source: what was translated, for utilities that look at it.
+            references: pseudo-references; default: the candidates.
+            nbest: how many the Decision's `nbest` lists; by default 1, or as many as the decoder selects.
+        """
+        decision = self._decide(Candidates.of(candidates), source, references)
+        return dataclasses.replace(decision, nbest_size=nbest or decision.nbest_size or 1)
+
+    def _decide(
+        self,
+        candidates: Candidates,
+        source: str | None,
+        references: Texts | None,
+        context: Mapping[str, object] | None = None,
+    ) -> Decision:
+        return self.decoder.decode(
+            candidates, references, self.target, self.guides, source=source, seed=self.recipe.seed, context=context
+        )
+
+    def _candidates(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates], int]:
+        if given is not None:
+            return _given("candidates", given, request), 0
+        return self._draw(self.recipe.sampling.sampler, request, self.recipe.sampling.num_candidates)
+
+    def _references(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates] | None, int]:
+        """Pseudo-references of their own; None where the candidates serve as both."""
+        if given is not None:
+            return _given("references", given, request), 0
+        sampling = self.recipe.sampling
+        if sampling.num_references is None and sampling.references_sampler is None:
+            return None, 0
+        apart = dataclasses.replace(request, keys=tuple(key + b"references" for key in request.keys))
+        sampler = sampling.references_sampler or sampling.sampler
+        return self._draw(sampler, apart, sampling.num_references or sampling.num_candidates)
+
+    def _draw(self, sampler: Sampler, request: Request, number: int) -> tuple[list[Candidates], int]:
+        """Candidates of every source, and the decoder rows that they cost."""
+        drawn = sampler.sample(request, number, self.recipe.seed)
+        return [self._read(samples) for samples in drawn], sum(samples.model_rows for samples in drawn)
+
+    def _read(self, samples: Samples) -> Candidates:
+        """Texts of the sampled sequences: what the utilities compare, without special tokens and prompt."""
+        return Candidates.from_texts(
+            self.tokenizer.batch_decode([list(ids) for ids in samples.token_ids], skip_special_tokens=True),
+            counts=samples.counts,
+            token_ids=samples.token_ids,
+            logprobs=samples.logprobs,
+            sampling_logprobs=samples.sampling_logprobs,
+        )
+
+    def _context(self, request: Request, drawn: bool) -> dict[str, object]:
+        """What the result depends on besides candidates and decoder: the model, and how it was sampled."""
+        if not drawn:
+            return {}
+        return {
+            "model": model_signature(request.model),
+            "sampling": self.recipe.sampling,
+            "generation": generation_signature(request.generation_config, request.logits_processor),
+        }
+
+    def __repr__(self) -> str:
+        return f"ACPMBR(decoder={self.decoder.name!r}, target={self.target!r}, distilled={list(self.guides)!r})"
+
+
+def _recipe(
+    recipe: str | Recipe,
+    target: UtilityLike | None,
+    distilled: UtilityLike | Sequence[UtilityLike],
+    seed: int | None,
+    keywords: dict[str, Any],
+) -> Recipe:
+    """The recipe, by name or given, with the utilities and settings of this call."""
+    if isinstance(recipe, str):
+        return Recipe.named(recipe, target=target, distilled=distilled, seed=seed or 0, **keywords)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe must be a name or a Recipe, got {type(recipe).__name__}")
+    specs = utility_specs(recipe.target if target is None else target, distilled or recipe.distilled)
+    changes: dict[str, Any] = {} if seed is None else {"seed": seed}
+    return dataclasses.replace(recipe, target=specs[0], distilled=specs[1], **changes).changed(**keywords)
+
+
+def _sampler_of(config: GenerationConfig, keyword: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+    from .sampling.beam_search import sampler_settings
+
+    if keyword in keywords:
+        name = "generation_config" if keyword == "sampler" else "references_config"
+        raise ValueError(f"{name} and {keyword} both say how candidates come about: give one of them")
+    return sampler_settings(config)
+
+
+def _given(name: str, texts: Sequence[Texts], request: Request) -> list[Candidates]:
+    if isinstance(texts, (str, dict)) or len(texts) != len(request.keys):
+        raise ValueError(f"{name} must hold one list of texts for each of the {len(request.keys)} sources")
+    return [Candidates.of(item) for item in texts]

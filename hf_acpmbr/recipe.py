@@ -1,0 +1,302 @@
+"""Recipe: everything that a decoding run depends on besides its inputs, as a tree of the stages' own settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from .budget import Budget
+from .checks import integer, optional, several
+from .decoding.base import Decoder
+from .files import write_atomically
+from .protocols import Completer, Observation, Sampler
+from .registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
+from .stage import Configured, Registry, nested, setting, suggest
+from .utilities import UtilityLike, UtilitySpec, distilled_partners
+
+RECIPE_NAME = "mbr_recipe.json"
+PAPER_SAMPLES = 1024
+
+# A stage as users give it: its name, {"name": ..., its settings} as in JSON, or the object.
+StageLike: TypeAlias = "str | Mapping[str, Any] | Decoder | Completer | Observation | Sampler"
+
+
+@dataclass(frozen=True)
+class Sampling(Configured):
+    """How candidates and pseudo-references come about.
+
+    Args:
+        num_candidates: how many samples to draw.
+        num_references: how many separate pseudo-references to draw; None lets the candidates serve as both.
+        sampler: how they are drawn; the paper's is ε-sampling with ε = 0.02 and nothing else.
+        references_sampler: the same for pseudo-references drawn apart; None takes `sampler`.
+    """
+
+    num_candidates: int = setting(PAPER_SAMPLES, integer(1))
+    num_references: int | None = setting(None, optional(integer(1)))
+    sampler: Sampler = nested(SAMPLERS.check, lambda: SAMPLERS.build("auto"))
+    references_sampler: Sampler | None = setting(None, optional(SAMPLERS.check))
+
+    @classmethod
+    def check(cls, name: str, value: object) -> Sampling:
+        if isinstance(value, Mapping):
+            return cls.from_dict(value)
+        if not isinstance(value, Sampling):
+            raise ValueError(f"{name} must be a Sampling or a dict of its settings, got {value!r}")
+        return value
+
+
+@dataclass(frozen=True)
+class Recipe(Configured):
+    """Sampling, decoder, utilities and seed. Frozen, checked, saved as JSON.
+
+    Args:
+        decoder: with everything inside it: completer, plan, budgets (`hf_acpmbr.decoding`).
+        sampling: how candidates come about.
+        target: the utility that decides.
+        distilled: the cheaper utilities that guide it.
+        seed: same seed, same result.
+    """
+
+    decoder: Decoder = nested(DECODERS.check, lambda: DECODERS.build("acpmbr"))
+    sampling: Sampling = nested(Sampling.check, Sampling)
+    target: UtilitySpec | None = setting(None, optional(UtilitySpec.check))
+    distilled: tuple[UtilitySpec, ...] = setting((), several(UtilitySpec.check, least=0))
+    seed: int = setting(0, integer(0))
+
+    @classmethod
+    def named(
+        cls,
+        name: str = "auto",
+        *,
+        target: UtilityLike | None = None,
+        distilled: UtilityLike | Sequence[UtilityLike] = (),
+        seed: int = 0,
+        **keywords: Any,
+    ) -> Recipe:
+        """A recipe by name for these utilities, changed by keywords (those of `ACPMBR`).
+
+        "fast": 1 target score per candidate and 16 of a guide of BLEURT-20-D3's cost; "thorough": 32 and 512; "auto":
+        what is best known, today "thorough"; "paper-low", "paper-high": the paper's two settings to the letter.
+        """
+        if name not in NAMED:
+            raise ValueError(f"recipe {name!r} is unknown: {suggest(name, NAMED)}")
+        specs = utility_specs(target, distilled)
+        stages = {key: keywords.pop(key) for key in ("decoder", "completer", "observation") if key in keywords}
+        decoder = default_decoder(NAMED[name], *specs, **stages)
+        return cls(decoder, Sampling(), *specs, seed).changed(**keywords)
+
+    def changed(self, **keywords: Any) -> Recipe:
+        """The same with other settings, by `ACPMBR`'s keywords; a keyword that no stage here takes is refused."""
+        recipe = self
+        for one, other in (("reduction", "scores_per_row"), ("distilled_reduction", "distilled_scores_per_row")):
+            if one in keywords and other in keywords:
+                raise ValueError(f"{one} and {other} are two ways to say one thing: give one of them")
+        for keyword in sorted(keywords, key=lambda key: list(KEYWORDS).index(key) if key in KEYWORDS else -1):
+            if keyword not in KEYWORDS:
+                raise ValueError(f"{keyword!r} is not a setting: {suggest(keyword, KEYWORDS)}")
+            path, value = KEYWORDS[keyword], keywords[keyword]
+            recipe = _replaced(recipe, path, value, keyword)
+        return recipe
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError(f"a Recipe is a JSON object, got {type(values).__name__}")
+        return cls.from_dict(values)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `mbr_recipe.json` into a folder (made if need be), all or nothing."""
+        return write_atomically(Path(folder) / RECIPE_NAME, self.to_json())
+
+    @classmethod
+    def from_pretrained(cls, name_or_folder: str | os.PathLike[str]) -> Recipe:
+        """Read `mbr_recipe.json` from a folder or from a repository on the Hub, or a recipe's own file."""
+        path = Path(name_or_folder)
+        if path.is_dir():
+            path = path / RECIPE_NAME
+            if not path.is_file():
+                raise FileNotFoundError(f"{path.parent} has no {RECIPE_NAME}: save one with Recipe.save_pretrained")
+        elif not path.is_file():
+            from huggingface_hub import hf_hub_download
+
+            path = Path(hf_hub_download(str(name_or_folder), RECIPE_NAME))
+        return cls.from_json(path.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Named:
+    """A named recipe: what each utility may spend, in scores per row with the paper's 1,024 samples.
+
+    Args:
+        target: target scores per row beside a guide; without one there is twice as much to spend.
+        guide: scores per row of a guide as cheap as BLEURT-20-D3; other known guides have their own.
+        agreement: γ.
+        level: the paper's level, for the rates of known guides.
+        paper: to the letter: its AC-ALS, reduction rates, uniform masks, no centring, its tolerance.
+    """
+
+    target: float
+    guide: float
+    agreement: float
+    level: str
+    paper: bool = False
+
+    def budget(self, scores: float) -> Budget:
+        return Budget(reduction=PAPER_SAMPLES / scores) if self.paper else Budget(scores_per_row=scores)
+
+    @property
+    def completer(self) -> dict[str, Any]:
+        """What it sets in completers that have such fields."""
+        paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if self.paper else {}
+        return {"agreement": self.agreement, **paper}
+
+
+_LOW, _HIGH = (32, 512, 0.1, "low"), (1, 16, 1.0, "high")
+NAMED = {
+    "auto": Named(*_LOW),
+    "fast": Named(*_HIGH),
+    "thorough": Named(*_LOW),
+    "paper-low": Named(*_LOW, paper=True),
+    "paper-high": Named(*_HIGH, paper=True),
+}
+
+# The convenience keywords, each a path into the Recipe, in the order in which they apply.
+_SAMPLER, _COMPLETER = ("sampling", "sampler"), ("decoder", "completer")
+KEYWORDS: dict[str, tuple[str, ...]] = {
+    "num_candidates": ("sampling", "num_candidates"),
+    "num_references": ("sampling", "num_references"),
+    "sampler": _SAMPLER,
+    "references_sampler": ("sampling", "references_sampler"),
+    "max_rows": (*_SAMPLER, "max_rows"),
+    **{name: (*_SAMPLER, "truncation", name) for name in ("epsilon", "temperature", "top_k", "top_p", "min_p")},
+    "decoder": ("decoder",),
+    "completer": _COMPLETER,
+    "observation": ("decoder", "observation"),
+    "reduction": ("decoder", "budget", "reduction"),
+    "scores_per_row": ("decoder", "budget", "scores_per_row"),
+    "distilled_reduction": ("decoder", "guide_budgets", "reduction"),
+    "distilled_scores_per_row": ("decoder", "guide_budgets", "scores_per_row"),
+    "confidence": ("decoder", "observation", "confidence"),
+    **{
+        name: (*_COMPLETER, name)
+        for name in (
+            "rank",
+            "regularization",
+            "agreement",
+            "max_sweeps",
+            "tolerance",
+            "absolute_tolerance",
+            "center",
+        )
+    },
+}
+_REGISTRIES: dict[str, Registry[Any]] = {
+    "decoder": DECODERS,
+    "completer": COMPLETERS,
+    "observation": OBSERVATIONS,
+    "sampler": SAMPLERS,
+}
+
+
+def utility_specs(
+    target: UtilityLike | None, distilled: UtilityLike | Sequence[UtilityLike]
+) -> tuple[UtilitySpec | None, tuple[UtilitySpec, ...]]:
+    """Target and guides as settings; "auto" among the guides is the target's known distilled version."""
+    decides = None if target is None else UtilitySpec.of(target)
+    listed = [] if distilled is None else list(distilled) if isinstance(distilled, (list, tuple)) else [distilled]
+    guides = []
+    for given in listed:
+        guide = UtilitySpec.of(given)
+        if guide.name == "auto":
+            known = distilled_partners("" if decides is None else decides.name)
+            if not known:
+                name = None if decides is None else decides.name
+                raise ValueError(f"distilled='auto' knows no distilled version of {name!r}: name one, or leave it out")
+            guide = UtilitySpec(known[0].name, guide.options)
+        guides.append(guide)
+    return decides, tuple(guides)
+
+
+def default_decoder(
+    named: Named,
+    target: UtilitySpec | None,
+    guides: tuple[UtilitySpec, ...],
+    decoder: StageLike | None = None,
+    completer: StageLike | None = None,
+    observation: StageLike | None = None,
+) -> Decoder:
+    """The one place where defaults are decided, by what is known: the utilities, and what the caller has chosen."""
+    if decoder is None:
+        decoder = "acpmbr" if guides else "pmbr"
+    if not isinstance(decoder, str):
+        return _with_stages(DECODERS.build(decoder), completer, observation)  # type: ignore[arg-type]
+    cls = DECODERS.get(decoder)
+    values: dict[str, Any] = {}
+    if "budget" in cls.field_names():
+        values["budget"] = named.budget(named.target * (1 if "guide" in cls.needs else 2))
+    if "guide_budgets" in cls.field_names():
+        values["guide_budgets"] = (named.budget(_guide_scores(named, target, guides)),)
+    if "completer" in cls.field_names():
+        if completer is None:
+            completer = "als" if not guides else "agreement-als" if named.paper else "transfer"
+        if isinstance(completer, str):
+            known = COMPLETERS.get(completer).field_names()  # type: ignore[attr-defined]
+            completer = COMPLETERS.build(completer, **{k: v for k, v in named.completer.items() if k in known})
+        values["completer"] = COMPLETERS.build(completer)  # type: ignore[arg-type]
+        if observation is None:
+            rounds = guides and values["completer"].knows_deviations
+            observation = "uniform" if named.paper else "adaptive" if rounds else "balanced"
+        values["observation"] = OBSERVATIONS.build(observation)  # type: ignore[arg-type]
+        completer = observation = None
+    return _with_stages(DECODERS.build(decoder, **values), completer, observation)
+
+
+def _with_stages(decoder: Decoder, completer: StageLike | None, observation: StageLike | None) -> Decoder:
+    for name, value in (("completer", completer), ("observation", observation)):
+        if value is not None:
+            decoder = _replaced(decoder, (name,), value, name, "decoder")
+    return decoder
+
+
+def _guide_scores(named: Named, target: UtilitySpec | None, guides: tuple[UtilitySpec, ...]) -> float:
+    """Scores per row of the guide: the paper's for a known pair of utilities, else D3's."""
+    known = distilled_partners("" if target is None else target.name)
+    rates = [getattr(partner, named.level) for partner in known if [partner.name] == [guide.name for guide in guides]]
+    return PAPER_SAMPLES / rates[0] if rates else named.guide
+
+
+def _replaced(stage: Any, path: tuple[str, ...], value: Any, keyword: str, kind: str = "recipe") -> Any:
+    """`stage` with the setting at the end of `path` replaced, all checks made anew."""
+    first, *rest = path
+    if not isinstance(stage, Configured) or first not in stage.field_names():
+        raise ValueError(_misplaced(stage, first, keyword, kind))
+    current = getattr(stage, first)
+    if rest and isinstance(current, tuple):  # one value for all, or one each
+        values = value if isinstance(value, (list, tuple)) else [value]
+        value = tuple(Budget(**{rest[0]: each}) for each in values)
+    elif rest and isinstance(current, Budget):
+        value = Budget(**{rest[0]: value})
+    elif rest:
+        value = _replaced(current, tuple(rest), value, keyword, first)
+    elif first == "sampler" and isinstance(value, str):  # another way to draw from the same distribution
+        known = SAMPLERS.get(value).field_names()  # type: ignore[attr-defined]
+        kept = {name: getattr(current, name) for name in ("truncation", "max_rows") if hasattr(current, name)}
+        value = SAMPLERS.build(value, **{name: setting for name, setting in kept.items() if name in known})
+    return dataclasses.replace(cast(Any, stage), **{first: value})
+
+
+def _misplaced(stage: Any, field: str, keyword: str, kind: str) -> str:
+    what = f"{kind} {getattr(stage, 'name', type(stage).__name__)!r}"
+    takers = _REGISTRIES[kind].having(field) if kind in _REGISTRIES else []
+    remedy = f"{kind}s that take it: {', '.join(takers)}" if takers else "leave it out"
+    return f"{keyword} is not a setting of {what}; {remedy}"

@@ -1,0 +1,168 @@
+"""What every stage is: a frozen dataclass that checks itself and has a JSON form; and the tables of stages."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+T = TypeVar("T")
+S = TypeVar("S")
+C = TypeVar("C", bound="Configured")
+
+
+def setting(default: T, check: Callable[[str, object], T]) -> T:
+    """A field of a stage with the check that every value goes through."""
+    field: T = dataclasses.field(default=default, metadata={"check": check})
+    return field
+
+
+def nested(check: Callable[[str, object], S], default: Callable[[], S]) -> S:
+    """A field that holds another stage: the check builds it from a name, a dict or the object itself."""
+    field: S = dataclasses.field(default_factory=default, metadata={"check": check})
+    return field
+
+
+class Configured:
+    """Base of frozen dataclasses of settings: values are checked, JSON is a dict of the fields."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(cast(Any, self)):
+            if (check := field.metadata.get("check")) is not None:
+                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        return [field.name for field in dataclasses.fields(cast(Any, cls))]
+
+    @classmethod
+    def label(cls) -> str:
+        """What messages call it."""
+        return cls.__name__
+
+    @classmethod
+    def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
+        """From a mapping of the fields; a name that is not one of them is refused."""
+        for name in values:
+            if name not in cls.field_names():
+                raise ValueError(f"{name!r} is not a setting of {cls.label()}: {suggest(name, cls.field_names())}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, with everything inside as plain JSON values."""
+        return {name: _plain(name, getattr(self, name)) for name in self.field_names()}
+
+    def parts(self) -> dict[str, str]:
+        """Every field as one word, for signatures."""
+        return {name: describe(getattr(self, name)) for name in self.field_names()}
+
+    def __str__(self) -> str:
+        return f"({self._fields()})"
+
+    def _fields(self) -> str:
+        return ",".join(f"{name}={text}" for name, text in self.parts().items())
+
+
+class Stage(Configured):
+    """A variant of a stage, known by its name: {"name": ..., its fields}."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def label(cls) -> str:
+        return repr(cls.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, **super().to_dict()}
+
+    def __str__(self) -> str:
+        return f"{self.name}({self._fields()})" if self.field_names() else self.name
+
+
+class Registry(Generic[S]):
+    """The variants of one kind of stage by name, imported when they are asked for.
+
+    Args:
+        kind: what they are, for messages.
+        entries: name → "module:Class", the module inside hf_acpmbr.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+        self.kind = kind
+        self._entries = dict(entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def get(self, name: str) -> type[S]:
+        """The class of a variant."""
+        if name not in self._entries:
+            raise ValueError(f"{self.kind} {name!r} is unknown: {suggest(name, self)}")
+        module, attribute = self._entries[name].split(":")
+        found = getattr(importlib.import_module(f".{module}", __package__), attribute)
+        return cast("type[S]", found)
+
+    def build(self, given: str | Mapping[str, Any] | S, **options: Any) -> S:
+        """A stage from its name, from {"name": ..., its fields}, or as it is."""
+        if isinstance(given, str):
+            return cast(S, cast(Any, self.get(given)).from_dict(options))
+        if isinstance(given, Mapping):
+            values = {**options, **given}
+            name = values.pop("name", None)
+            if not isinstance(name, str):
+                raise ValueError(f'a {self.kind} is {{"name": ..., its settings}}, got {dict(given)!r}')
+            return cast(S, cast(Any, self.get(name)).from_dict(values))
+        if given is None or isinstance(given, (bool, int, float, list, tuple)):
+            raise ValueError(f"{self.kind} must be a name, a dict with a name, or an object, got {given!r}")
+        return given
+
+    def check(self, name: str, value: object) -> S:
+        """The check of a field that holds a stage of this kind."""
+        return self.build(cast(Any, value))
+
+    def having(self, field: str) -> list[str]:
+        """Names of the variants that have a field."""
+        classes = {name: self.get(name) for name in self}
+        return [name for name, cls in classes.items() if field in cast(Any, cls).field_names()]
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(names) or '(there are none)'}"
+
+
+def describe(value: object) -> str:
+    """A setting as one word of a signature: no white space and no bar, which separates its parts."""
+    if value is None:
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(describe, value))
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return re.sub(r"[\s|%]", lambda match: f"%{ord(match.group()):02x}", text)
+
+
+def _plain(name: str, value: object) -> Any:
+    if isinstance(value, Configured):
+        return value.to_dict()
+    if isinstance(value, (list, tuple)):
+        return [_plain(name, item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(str(key), item) for key, item in value.items()}
+    raise ValueError(
+        f"{name} is a {type(value).__name__} object, which cannot be written as JSON: give it by name, or as a Stage"
+    )

@@ -1,0 +1,102 @@
+"""What every completer keeps, whatever its method."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hf_acpmbr.matrix import ObservedScores
+from hf_acpmbr.registry import COMPLETERS
+
+every_completer = pytest.mark.parametrize("name", COMPLETERS)
+
+
+def world(seed: int = 0, n: int = 40, m: int = 30):
+    """A low-rank target, a guide that follows it, and what is seen of both."""
+    random = np.random.default_rng(seed)
+    target = 0.6 + 0.1 * random.normal(size=(n, 2)) @ random.normal(size=(2, m)) + 0.05 * random.normal(size=(n, 1))
+    guide = 0.8 * target + 0.1 + 0.01 * random.normal(size=(n, m))
+    seen = [ObservedScores.from_dense(x, random.random((n, m)) < share) for x, share in ((target, 0.4), (guide, 0.6))]
+    return target, *seen
+
+
+def guides_for(completer, guide):
+    return [guide] if completer.takes_guides else []
+
+
+@every_completer
+def test_fit_and_complete_are_the_numerical_api(name):
+    _, seen, guide = world()
+    completer = COMPLETERS.build(name, rank=3)
+    guides = guides_for(completer, guide)
+    by_loop = completer.fit(guides, seed=0).complete(seen)
+    by_call = completer.complete(seen, None, guides or None)
+    np.testing.assert_array_equal(by_loop.matrix, by_call.matrix)
+    weights = np.full(30, 1 / 30)
+    np.testing.assert_allclose(by_loop.posterior(weights).mean, by_call.matrix @ weights, atol=1e-9)
+
+
+@every_completer
+def test_unseen_entries_are_closer_than_the_mean_of_the_seen(name):
+    target, seen, guide = world()
+    completer = COMPLETERS.build(name, rank=3)
+    matrix = completer.fit(guides_for(completer, guide)).complete(seen).matrix
+    hidden = np.isnan(seen.dense())
+    error = np.square(matrix - target)[hidden].mean()
+    assert error < 0.5 * np.square(seen.values.mean() - target)[hidden].mean()
+
+
+@every_completer
+def test_the_seed_of_the_run_holds_unless_the_completer_has_its_own(name):
+    _, seen, guide = world()
+    own, runs = COMPLETERS.build(name, rank=3, seed=4, max_sweeps=2, tolerance=1.0), []
+    unset = COMPLETERS.build(name, rank=3, max_sweeps=2, tolerance=1.0)
+    for completer, seed in ((own, 1), (own, 2), (unset, 4), (unset, 4), (unset, 5)):
+        runs.append(completer.fit(guides_for(completer, guide), seed=seed).complete(seen).matrix)
+    np.testing.assert_array_equal(runs[0], runs[1])
+    np.testing.assert_array_equal(runs[0], runs[2])
+    np.testing.assert_array_equal(runs[2], runs[3])
+    if name != "transfer":  # which starts from the guide, and from random factors only where there is none
+        assert np.abs(runs[3] - runs[4]).max() > 0
+
+
+@every_completer
+def test_what_it_says_of_itself_is_true(name):
+    _, seen, guide = world()
+    completer = COMPLETERS.build(name)
+    assert completer.name == name
+    weights = np.full(30, 1 / 30)
+    posterior = completer.fit(guides_for(completer, guide)).complete(seen).posterior(weights)
+    assert (posterior.deviation is not None) == completer.knows_deviations
+    if completer.takes_guides:
+        completer.check_guides(1)
+        alone = completer.fit([]).complete(seen).matrix
+        helped = completer.fit([guide]).complete(seen).matrix
+        assert np.abs(alone - helped).max() > 1e-6
+    else:
+        with pytest.raises(ValueError, match=f"{name} uses no guide"):
+            completer.check_guides(1)
+
+
+@every_completer
+def test_the_prior_is_flat_without_guides(name):
+    prior = COMPLETERS.build(name).fit([]).prior(np.full(30, 1 / 30), 40)
+    np.testing.assert_array_equal(prior.mean, np.zeros(40))
+
+
+@every_completer
+def test_the_json_form_is_the_completer(name):
+    completer = COMPLETERS.build(name, rank=5)
+    written = json.loads(json.dumps(completer.to_dict()))
+    assert written["name"] == name
+    assert COMPLETERS.build(written) == completer
+    assert str(completer) != str(COMPLETERS.build(name))
+
+
+@every_completer
+def test_a_rank_beyond_the_matrix_costs_nothing_and_one_row_is_enough(name):
+    completer = COMPLETERS.build(name, rank=50)
+    one = ObservedScores.from_dense(np.array([[0.5, 0.7]]), np.array([[True, False]]))
+    assert np.isfinite(completer.fit([]).complete(one).matrix).all()
