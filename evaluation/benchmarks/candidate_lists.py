@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import random
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-POOLS = SHARED / "pools" / "wmt22.en-de.jsonl.gz"
+from evaluation.assets import BUILTIN, find, read_lines
 
 # Written for this file: eleven ways to say the same in English.
 BUILT_IN = [
@@ -69,18 +65,18 @@ def word_graph_samples(outputs: list[str], count: int, seed: int, context: int =
     return samples, logprobs
 
 
-def candidate_lists(number: int, count: int, seed: int = 0) -> list[CandidateList]:
-    """`number` lists of `count` samples: from real system outputs where they lie beside the project, else built in."""
-    if not POOLS.is_file():
-        return [
-            CandidateList(f"built-in {k}", "", *word_graph_samples(BUILT_IN, count, seed + k, context=1))
-            for k in range(number)
-        ]
-    with gzip.open(POOLS, "rt", encoding="utf-8") as lines:
-        pools = [json.loads(line) for line in lines]
+def candidate_lists(number: int, count: int, seed: int = 0, data: str | None = None) -> list[CandidateList]:
+    """`number` lists of `count` samples, from real system outputs in the data folder or from those built in.
+
+    Args:
+        data: the folder, or "builtin"; default: ACPMBR_DATA.
+    """
+    if data == BUILTIN:
+        drawn = [word_graph_samples(BUILT_IN, count, seed + k, context=1) for k in range(number)]
+        return [CandidateList(f"builtin {k}", "", *samples) for k, samples in enumerate(drawn)]
+    pools = list(read_lines(find("pools", "wmt22.en-de.jsonl.gz", data)))
     pools = [pool for pool in pools if 10 <= len(pool["source"].split()) <= 40]
-    chosen = random.Random(seed).sample(pools, number)
     return [
         CandidateList(pool["id"], pool["source"], *word_graph_samples(pool["candidates"], count, seed))
-        for pool in chosen
+        for pool in random.Random(seed).sample(pools, number)
     ]

@@ -2,7 +2,7 @@
 
 For every decoder and budget: the regret (expected target utility lost against full MBR, × 100), how often the choice is
 full MBR's, the calls of target and guide, their cost as a share of full MBR's (guide calls count by the guide's size)
-and CPU seconds for a source, averaged over sources and seeds. A ● marks the Pareto front: no other row has both a lower
+and CPU seconds per source, averaged over sources and seeds. A ● marks the Pareto front: no other row has both a lower
 cost and a lower regret. The picture shows the same.
 
 Decoders that need another kind of utility get it where the set has one, and are judged by the target like all others:
@@ -14,20 +14,23 @@ to nothing.
 from __future__ import annotations
 
 import argparse
-import time
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from evaluation.benchmarks.decoder_sets import Case, CaseSet, Missing, embedded, stored_matrices, strings
-from evaluation.benchmarks.decoders_plot import plot
-from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning, load_completer
-from hf_acpmbr.decoding import ACPMBR, PMBR, Decoder, decoder_class
-from hf_acpmbr.observation import Budget, balanced, load_observation
+from evaluation.assets import DATA_OR_BUILTIN_HELP
+from evaluation.benchmarks.decoder_sets import Case, CaseSet, embedded, matrices, strings
+from evaluation.benchmarks.decoders_picture import plot
+from evaluation.benchmarks.measures import cpu_seconds, mean_and_error
+from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
+from hf_acpmbr.completion.transfer import Transfer
+from hf_acpmbr.decoding import DECODERS, PMBR, AgreementPMBR, Decoder
+from hf_acpmbr.observation import Adaptive, Balanced, Budget
+from hf_acpmbr.utilities import Utility
 
 
 @dataclass(frozen=True)
@@ -46,26 +49,33 @@ class Row:
     front: bool = False
 
 
+SETS: dict[str, Callable[[argparse.Namespace], CaseSet]] = {
+    "matrices": lambda options: matrices(options.data),
+    "strings": lambda options: strings(options.lists, options.candidates, options.data),
+    "embedded": lambda options: embedded(options.embedded_candidates),
+}
+
+
 def methods() -> Iterator[tuple[str, str, Decoder]]:
-    """(family, setting, decoder), cheap settings and dear ones."""
+    """(family, setting, decoder), cheap settings and expensive ones."""
 
     def by_name(name: str, *options: dict[str, Any]) -> Iterator[tuple[str, str, Decoder]]:
         for chosen in options:
             setting = ", ".join(f"{key}={value}" for key, value in chosen.items())
-            yield name, setting, decoder_class(name)(**chosen)
+            yield name, setting, DECODERS.build(name, **chosen)
 
     yield from by_name("mbr", {})
     yield from by_name("n-by-s", *({"num_references": s} for s in (2, 8, 32, 128)))
     yield from by_name("pruning", *({"alpha": a} for a in (0.8, 0.9, 0.99)))
-    yield from by_name("halving", *({"reduction": r} for r in (512, 128, 32, 16)))
+    for rate in (512, 128, 32, 16):
+        yield "halving", f"r={rate}", DECODERS.build("halving", budget=Budget(reduction=rate))
     for rate in (512, 64, 16):
-        yield "pmbr", f"r={rate}", PMBR(ALS(), balanced, Budget(reduction=rate))
+        yield "pmbr", f"r={rate}", PMBR(ALS(), Balanced(), Budget(reduction=rate))
     for rate, guide_rate, gamma in ((1024, 64, 1.0), (128, 8, 0.3), (32, 2, 0.1)):
-        budgets = Budget(reduction=rate), (Budget(reduction=guide_rate),)
-        yield "acpmbr", f"r={rate}, r′={guide_rate}", ACPMBR(AgreementALS(agreement=gamma), balanced, *budgets)
-        transfer, adaptive = load_completer("transfer"), load_observation("adaptive")
-        yield "acpmbr transfer", f"r={rate}, r′={guide_rate}", ACPMBR(transfer, balanced, *budgets)
-        yield "acpmbr adaptive", f"r={rate}, r′={guide_rate}", ACPMBR(transfer, adaptive, *budgets)
+        budgets, setting = (Budget(reduction=rate), (Budget(reduction=guide_rate),)), f"r={rate}, r′={guide_rate}"
+        yield "acpmbr", setting, AgreementPMBR(AgreementALS(agreement=gamma), Balanced(), *budgets)
+        yield "acpmbr transfer", setting, AgreementPMBR(Transfer(), Balanced(), *budgets)
+        yield "acpmbr adaptive", setting, AgreementPMBR(Transfer(), Adaptive(), *budgets)
     yield from by_name("distilled-mbr", {})
     yield from by_name("coarse-to-fine", *({"keep": k, "coarse_references": 16} for k in (2, 8, 32)), {"keep": 8})
     yield from by_name("aggregation", {}, {"partitions": 16}, {"fine": 8})
@@ -92,13 +102,13 @@ def obstacle(decoder: Decoder, cases: CaseSet) -> str | None:
     return None
 
 
-def utilities_for(decoder: Decoder, case: Case) -> tuple[Any, Any]:
-    """(target, guide) that a decoder is given."""
-    if decoder.name == "centroid":
-        return case.vectors, case.guide
-    if decoder.name == "qe":
-        return case.quality, case.guide
-    return case.target, case.quality if decoder.name == "qe-filter" else case.guide
+def utilities_for(decoder: Decoder, case: Case) -> tuple[Utility | None, list[Utility], Utility]:
+    """(target, guides) that a decoder is given, and the one of them whose calls stand in the guide's column."""
+    target = {"centroid": case.vectors, "qe": case.quality}.get(decoder.name, case.target)
+    guide = case.quality if decoder.name == "qe-filter" else case.guide
+    guides = [guide] if "guide" in decoder.needs and guide is not None else []
+    helper = guides[0] if guides else case.guide if target is None or target is case.target else target
+    return target if "target" in decoder.needs else None, guides, helper
 
 
 def measure(decoder: Decoder, cases: CaseSet, seeds: int) -> dict[str, float]:
@@ -106,23 +116,19 @@ def measure(decoder: Decoder, cases: CaseSet, seeds: int) -> dict[str, float]:
     runs = []
     for case in cases.cases:
         expected, n = case.expected, len(case.candidates)
-        given = utilities_for(decoder, case)
-        helper = given[1] if given[0] is case.target else given[0]
+        given, guides, helper = utilities_for(decoder, case)
         for seed in range(seeds):
-            start = time.process_time()
-            decision = decoder.decode(
-                case.candidates, target=given[0], guides=[given[1]], source=case.source, seed=seed
-            )
-            seconds = time.process_time() - start
-            regret = 100 * (expected.max() - expected[decision.index])
+            work = partial(decoder.decode, case.candidates, None, given, guides, source=case.source, seed=seed)
+            seconds, decision = cpu_seconds(work)
             target, other = (decision.calls.get(utility.name, 0) for utility in (case.target, helper))
             guide = n if helper is case.vectors else other
             cost = (target + case.price(helper) * guide) / n**2
-            runs.append((cost, regret, float(decision.index == expected.argmax()), target, guide, seconds))
-    means = np.mean(runs, axis=0)
-    error = float(np.std([run[1] for run in runs]) / np.sqrt(len(runs)))
+            runs.append(
+                (cost, case.regret(decision.index), float(decision.index == expected.argmax()), target, guide, seconds)
+            )
+    means, errors = mean_and_error(runs)
     names = ("cost", "regret", "agreement", "target_calls", "guide_calls", "seconds")
-    return {**dict(zip(names, means.tolist(), strict=True)), "error": error}
+    return {**dict(zip(names, means.tolist(), strict=True)), "error": float(errors[1])}
 
 
 def benchmark(cases: CaseSet, seeds: int) -> tuple[list[Row], dict[str, str]]:
@@ -132,12 +138,12 @@ def benchmark(cases: CaseSet, seeds: int) -> tuple[list[Row], dict[str, str]]:
         if reason is not None:
             left_out[family] = reason
             continue
-        rows.append(Row(family, setting, **measure(decoder, cases, seeds)))
+        rows.append(Row(family, setting, front=False, **measure(decoder, cases, seeds)))
     return mark_front(rows), left_out
 
 
 def mark_front(rows: Sequence[Row]) -> list[Row]:
-    """Pareto front of cost and regret: a row is on it if no other is at most as dear and at most as bad, and better."""
+    """Pareto front of cost and regret: a row is on it if no other has at most its cost and regret, and is better."""
 
     def beaten(row: Row) -> bool:
         return any(
@@ -147,7 +153,7 @@ def mark_front(rows: Sequence[Row]) -> list[Row]:
             for other in rows
         )
 
-    return [Row(**{**vars(row), "front": not beaten(row)}) for row in rows]
+    return [dataclasses.replace(row, front=not beaten(row)) for row in rows]
 
 
 def show(cases: CaseSet, rows: Sequence[Row], left_out: dict[str, str], seeds: int) -> None:
@@ -169,30 +175,23 @@ def show(cases: CaseSet, rows: Sequence[Row], left_out: dict[str, str], seeds: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", default=["matrices", "strings", "embedded"])
+    parser.add_argument("--sets", nargs="+", default=["matrices", "strings", "embedded"], choices=SETS)
+    parser.add_argument("--data", help=f"for matrices and strings: {DATA_OR_BUILTIN_HELP}")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--lists", type=int, default=4, help="sources with strings")
-    parser.add_argument("--candidates", type=int, default=512, help="samples for each source with strings")
+    parser.add_argument("--candidates", type=int, default=512, help="samples per source with strings")
     parser.add_argument("--embedded-candidates", type=int, default=256)
     parser.add_argument("--plot", type=Path, help="write the picture here (.png, .svg or .pdf)")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    makers: dict[str, Callable[[], CaseSet]] = {
-        "matrices": stored_matrices,
-        "strings": lambda: strings(arguments.lists, arguments.candidates),
-        "embedded": lambda: embedded(arguments.embedded_candidates),
-    }
+    # All sets first: what is missing is said before minutes are spent.
+    sets = [SETS[name](arguments) for name in arguments.sets]
     results = []
-    for name in arguments.sets:
-        try:
-            cases = makers[name]()
-        except Missing as reason:
-            print(f"\n{name}: left out, {reason}")
-            continue
+    for cases in sets:
         rows, left_out = benchmark(cases, arguments.seeds)
         show(cases, rows, left_out, arguments.seeds)
         results.append((cases.name, rows))
-    if arguments.plot and results:
+    if arguments.plot:
         plot(results, arguments.plot)
         print(f"\nwrote {arguments.plot}")
 

@@ -2,10 +2,11 @@
 
 mbrs 0.1.8 needs an older transformers, so it gets a virtual environment of its own, made on first use (--environment).
 Both libraries run one after the other on this machine with one thread, on the same strings; CPU seconds, best of
-`--repeats`, from the list of strings to the decision. Where mbrs cannot be installed the script says so and ends well.
+`--repeats`, from the list of strings to the decision. Where mbrs cannot be installed the script says so and ends.
 
 The strings are 1,024 samples for each source from the word graph of real system outputs (`candidate_lists.py`) with the
-duplicates that come with it, and one list without duplicates: the worst case for a library that counts them.
+duplicates that come with it, and one list without duplicates: the worst case for a library that counts them. Real
+outputs come from the data folder (`--data`, ACPMBR_DATA); `--data builtin` takes eleven sentences of this project.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from evaluation.assets import DATA_OR_BUILTIN_HELP
 from evaluation.benchmarks.candidate_lists import candidate_lists
+from evaluation.benchmarks.measures import regret
 from hf_acpmbr.decoding import MBR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +45,7 @@ def peer_python(folder: Path) -> Path:
         venv.create(folder, with_pip=True)
     if subprocess.run([python, "-c", "import mbrs"], capture_output=True).returncode:
         torch = f"torch=={importlib.metadata.version('torch').split('+')[0]}"  # the same for both
-        install = [python, "-m", "pip", "install", "--quiet", torch, *PEER]
+        install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", torch, *PEER]
         done = subprocess.run(install, capture_output=True, text=True)
         if done.returncode:
             reason = (done.stderr.strip() or "pip failed").splitlines()[-1]
@@ -53,14 +56,16 @@ def peer_python(folder: Path) -> Path:
     return python
 
 
-def make_tasks(lists: int, count: int, repeats: int) -> list[dict[str, Any]]:
+def make_tasks(lists: int, count: int, repeats: int, data: str | None) -> list[dict[str, Any]]:
     """What both libraries do."""
     tasks: list[dict[str, Any]] = [
         {"name": f"ALS, N={count}, r={rate}, 30 sweeps", "kind": "als", "n": count, "rate": rate, "sweeps": 30}
         for rate in (16, 512)
     ]
-    drawn = candidate_lists(lists, count)
-    unique = max((list(dict.fromkeys(entry.texts)) for entry in candidate_lists(8, 4 * count)), key=len)[:count]
+    drawn = candidate_lists(lists, count, data=data)
+    unique = max((list(dict.fromkeys(entry.texts)) for entry in candidate_lists(8, 4 * count, data=data)), key=len)[
+        :count
+    ]
     for k, texts in enumerate([*(entry.texts for entry in drawn), unique]):
         label = f"{len(texts)} samples, {len(set(texts))} unique"
         chrf = {"metric": "chrf", "fast": True, "texts": texts}
@@ -94,7 +99,7 @@ def peer_calls(task: dict[str, Any]) -> int | None:
     """mbrs scores every drawn pair, or one in r of them; what pruning scores it does not say."""
     if task["kind"] not in ("mbr", "pmbr"):
         return None
-    return -(-(len(task["texts"]) ** 2) // task.get("rate", 1))
+    return -(-(len(task["texts"]) ** 2) // int(task.get("rate", 1)))
 
 
 def agreement(task: dict[str, Any], ours: dict[str, Any], peer: dict[str, Any]) -> str:
@@ -106,24 +111,25 @@ def agreement(task: dict[str, Any], ours: dict[str, Any], peer: dict[str, Any]) 
         gap = abs(ours["score"] - peer["score"])
         return f"{'same' if ours['text'] == peer['text'] else 'OTHER'} decision, score equal to {gap:.0e}"
     full = MBR().decode(task["texts"], target=task["metric"])
-    regret = [full.expected.max() - full.expected[full.candidates.texts.index(r["text"])] for r in (ours, peer)]
-    return f"chrF lost against MBR: ours {regret[0]:.2f}, mbrs {regret[1]:.2f}"
+    lost = [regret(full.expected, full.candidates.texts.index(r["text"]), scale=100) for r in (ours, peer)]
+    return f"chrF lost against MBR: ours {lost[0]:.2f}, mbrs {lost[1]:.2f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environment", type=Path, default=ROOT / "build" / "peers", help="of mbrs; made if missing")
+    parser.add_argument("--data", help=DATA_OR_BUILTIN_HELP)
     parser.add_argument("--lists", type=int, default=3, help="candidate lists with duplicates (3)")
     parser.add_argument("--candidates", type=int, default=1024, help="samples in each (1024)")
     parser.add_argument("--repeats", type=int, default=2, help="the best counts (2)")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     arguments = parser.parse_args()
+    tasks = make_tasks(arguments.lists, arguments.candidates, arguments.repeats, arguments.data)
     try:
         python = peer_python(arguments.environment)
     except (Missing, OSError, subprocess.CalledProcessError) as reason:
         print(f"skipped: mbrs cannot be compared with here. {reason}")
         return
-    tasks = make_tasks(arguments.lists, arguments.candidates, arguments.repeats)
     with tempfile.TemporaryDirectory() as folder:
         ours = run(sys.executable, "hf_acpmbr", tasks, Path(folder))
         peer = run(python, "mbrs", tasks, Path(folder))

@@ -92,7 +92,7 @@ def our_work(task: dict[str, Any]) -> Work:
 
     from hf_acpmbr.completion import ALS
     from hf_acpmbr.decoding import MBR, PMBR, AggregationMBR, PruningMBR
-    from hf_acpmbr.observation import Budget, uniform
+    from hf_acpmbr.observation import Budget, Uniform
 
     torch.set_num_threads(1)
     kind = task["kind"]
@@ -108,13 +108,13 @@ def our_work(task: dict[str, Any]) -> Work:
             return {"expected": completion.expected().tolist()}
 
         return factorize
-    decoder = {
-        "mbr": lambda: MBR(),
-        "aggregation": lambda: AggregationMBR(),
-        "pmbr": lambda: PMBR(ALS(max_sweeps=30), uniform, Budget(reduction=task["rate"])),
+    makers: dict[str, Callable[[], Any]] = {
+        "mbr": MBR,
+        "aggregation": AggregationMBR,
+        "pmbr": lambda: PMBR(ALS(max_sweeps=30), Uniform(), Budget(reduction=task["rate"])),
         "pruning": lambda: PruningMBR(alpha=0.99, schedule=(8, 16, 32, 64, 128, 256), bootstrap=500),
-    }[kind]()
-    texts = task["texts"]
+    }
+    decoder, texts = makers[kind](), task["texts"]
 
     def decode() -> dict[str, Any]:
         decision = decoder.decode(texts, target=task["metric"])

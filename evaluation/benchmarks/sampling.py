@@ -1,10 +1,10 @@
 """What prefix sharing saves: `python -m evaluation.benchmarks.sampling`.
 
-n ε-samples a source, drawn by plain `generate` in chunks of rows and by the prefix-sharing sampler, in one run on one
+n ε-samples per source, drawn by plain `generate` in chunks of rows and by the prefix-sharing sampler, in one run on one
 thread: decoder rows, CPU time and peak memory above what the model takes. A small M2M100 with random weights serves
 at several entropies (its output weights are scaled until the entropy is the wanted one); its end-of-sequence token is
 held back so that both write equally long texts. "flat" is the worst case: every token equally likely, so that no two
-samples share more than their first tokens. The embedded translator follows, where it is there, on real sentences.
+samples share more than their first tokens. The embedded translator follows on real sentences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from hf_acpmbr.sampling import Request, Samples, Truncation, load_sampler, source_key
+from hf_acpmbr.sampling import SAMPLERS, Request, Samples, Truncation, source_key
 
 SENTENCES = [
     "Tom is reading a book.",
@@ -52,7 +52,7 @@ class Row:
         return self.plain_seconds / self.shared_seconds
 
 
-def synthetic_model(vocabulary: int, size: int, layers: int) -> M2M100ForConditionalGeneration:
+def synthetic_model(vocabulary: int, size: int, layers: int) -> Any:
     """Random weights in a real architecture; dropout off."""
     torch.manual_seed(0)
     config = M2M100Config(
@@ -67,14 +67,13 @@ def synthetic_model(vocabulary: int, size: int, layers: int) -> M2M100ForConditi
         tie_word_embeddings=False,
         max_position_embeddings=256,
     )
-    model = M2M100ForConditionalGeneration(config).eval()
+    network: Any = M2M100ForConditionalGeneration(config)
+    model = network.eval()
     model.generation_config.suppress_tokens = [PAD, EOS]
     return model
 
 
-def sharpen(
-    model: M2M100ForConditionalGeneration, inputs: dict[str, Any], settings: dict[str, Any], nats: float
-) -> None:
+def sharpen(model: Any, inputs: dict[str, Any], settings: dict[str, Any], nats: float) -> None:
     """Scale the output weights so that the entropy of a sampled token is about `nats`, by bisection."""
     weight = model.lm_head.weight.data
     weight.div_(weight.std())
@@ -108,7 +107,7 @@ def sample(
     truncation: Truncation,
     max_rows: int,
 ) -> list[Samples]:
-    """n samples a source, through the custom_generate hook."""
+    """n samples per source, through the custom_generate hook."""
     drawn: list[Samples] = []
 
     def decode(
@@ -116,7 +115,7 @@ def sample(
     ) -> Any:
         keys = tuple(source_key(row) for row in inputs["input_ids"].tolist())
         request = Request(model, input_ids, kwargs, logits_processor, stopping_criteria, generation_config, keys)
-        drawn.extend(load_sampler(sampler, truncation=truncation, max_rows=max_rows).sample(request, n))
+        drawn.extend(SAMPLERS.build(sampler, truncation=truncation, max_rows=max_rows).sample(request, n))
         return input_ids
 
     model.generate(**inputs, **settings, custom_generate=decode)
@@ -240,12 +239,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows here")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{args.samples} samples, at most {args.max_rows} rows a pass, one thread\n\n{HEADER}")
+    print(f"{args.samples} samples, maximum rows per pass {args.max_rows}, one thread\n\n{HEADER}")
     rows = synthetic_rows(args.samples, args.tokens, args.max_rows, args.nats, args.vocabulary, args.size)
-    try:
-        rows += translator_rows(args.samples, args.max_rows)
-    except FileNotFoundError as missing:
-        print(f"\nwithout the embedded translator: {missing}")
+    rows += translator_rows(args.samples, args.max_rows)
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
 

@@ -3,7 +3,9 @@
 Each part scores the same pairs twice in one run, by the engine and by the loop one would first write, compares the
 scores and prints pairs per CPU second.
 
-1. BLEURT-20-D12's shape with random weights on real WMT'23 pairs: fixed-size batches in file order, tokenised batch by
+The texts are real: WMT'23 outputs and references of the data folder (`--data`, ACPMBR_DATA).
+
+1. BLEURT-20-D12's shape with random weights on WMT'23 pairs: fixed-size batches in file order, tokenised batch by
    batch, against batches sorted by length and filled by tokens. Bar: 2×.
 2. BERTScore with a small random encoder: every pair's two texts encoded anew, against each text once. Bar: 20×.
 3. chrF, chrF++, BLEU and TER on 256 × 256 real sentences: sacrebleu's sentence scores one by one. Bar: 10×. The slow
@@ -13,12 +15,11 @@ scores and prints pairs per CPU second.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +29,30 @@ import sentencepiece
 import torch
 from safetensors.torch import save_file
 
+from evaluation.assets import DATA_HELP, find, read_lines
+from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix
+from evaluation.wmt.data import load_wmt
+from hf_acpmbr.candidates import IntArray
 from hf_acpmbr.utilities import Utility, load_utility
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 D12 = {"hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 16, "intermediate_size": 4096}
 EMBEDDING, VOCABULARY = 64, 250300  # 167M parameters in all, as published
 BARS = {"bleurt": 2.0, "bertscore": 20.0, "strings": 10.0}
 
 
-def cpu_seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.process_time()
-    result = work()
-    return time.process_time() - start, result
+class Texts:
+    """Real texts of WMT'23 en→de."""
 
+    def __init__(self, data: str | None) -> None:
+        rows = read_lines(find("ratings", "mqm.test.en-de.jsonl.gz", data))
+        self.unique = list({row["hypothesis"]: row for row in rows}.values())
+        references = load_wmt("wmt23", "en-de", data)["reference"]
+        self.references = list(dict.fromkeys(references))
 
-def real_pairs(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Distinct system outputs of WMT'23 en→de with their references, in random order."""
-    with gzip.open(SHARED / "ratings" / "mqm.test.en-de.jsonl.gz", "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    unique = list({row["hypothesis"]: row for row in rows}.values())
-    chosen = np.random.default_rng(seed).choice(len(unique), min(count, len(unique)), replace=False)
-    return [unique[k]["hypothesis"] for k in chosen], [unique[k]["reference"] for k in chosen]
+    def pairs(self, count: int) -> tuple[list[str], list[str]]:
+        """Distinct system outputs with their references, in random order."""
+        chosen = np.random.default_rng(0).choice(len(self.unique), min(count, len(self.unique)), replace=False)
+        return [self.unique[k]["hypothesis"] for k in chosen], [self.unique[k]["reference"] for k in chosen]
 
 
 def report(name: str, ours: float, loop: float, pairs: int, loop_pairs: int, bar: float, difference: float) -> None:
@@ -89,7 +93,7 @@ def write_bleurt(folder: Path, texts: Sequence[str]) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-def bleurt_loop(utility: Any, hypotheses: list[str], references: list[str], size: int) -> tuple[np.ndarray, float]:
+def bleurt_loop(utility: Any, hypotheses: list[str], references: list[str], size: int) -> tuple[Floats, float]:
     """Fixed-size batches in the given order, tokenised one by one; also the share of padding."""
     scores, real, padded = [], 0, 0
     with torch.inference_mode():
@@ -105,18 +109,18 @@ def bleurt_loop(utility: Any, hypotheses: list[str], references: list[str], size
             types = torch.tensor([[0] * (len(r) + 2) + [1] * (width - len(r) - 2) for r in left])
             scores.append(utility.network(ids, types, ids != 0))
             real, padded = real + sum(map(len, rows)), padded + width * len(rows)
-    return torch.cat(scores).numpy(), 1 - real / padded
+    return np.asarray(torch.cat(scores).numpy()), 1 - real / padded
 
 
-def bench_bleurt(pairs: int, size: int) -> None:
-    hypotheses, references = real_pairs(pairs)
+def bench_bleurt(real: Texts, pairs: int, size: int) -> None:
+    hypotheses, references = real.pairs(pairs)
     with tempfile.TemporaryDirectory() as name:
-        write_bleurt(Path(name), real_pairs(2000)[1])
+        write_bleurt(Path(name), real.pairs(2000)[1])
         utility: Any = load_utility(name, device="cpu", name="bleurt-20-d12-shape")
         utility.score(hypotheses[:1], references[:1])  # load and warm up
         loop, (expected, wasted) = cpu_seconds(lambda: bleurt_loop(utility, hypotheses, references, size))
-        scorer = utility.prepare(hypotheses, list(dict.fromkeys(references)))
-        columns = np.array([scorer_column(references, r) for r in references])
+        unique = list(dict.fromkeys(references))
+        scorer, columns = utility.prepare(hypotheses, unique), np.array([unique.index(r) for r in references])
         ours, scores = cpu_seconds(lambda: scorer(np.arange(pairs), columns))
     print(
         f"BLEURT-20-D12's shape ({utility.parameters / 1e6:.0f}M parameters), {pairs} pairs of WMT'23 en→de: padding "
@@ -124,10 +128,6 @@ def bench_bleurt(pairs: int, size: int) -> None:
         f"batches of {size} as they come"
     )
     report("bleurt", ours, loop, pairs, pairs, BARS["bleurt"], float(np.abs(scores - expected).max()))
-
-
-def scorer_column(references: list[str], reference: str) -> int:
-    return list(dict.fromkeys(references)).index(reference)
 
 
 def write_encoder(folder: Path, texts: Sequence[str]) -> None:
@@ -141,13 +141,16 @@ def write_encoder(folder: Path, texts: Sequence[str]) -> None:
     numbers = {word: number for number, word in enumerate(dict.fromkeys(vocabulary))}
     BertTokenizer(vocab=numbers, model_max_length=512).save_pretrained(folder)
     torch.manual_seed(0)
-    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    shape: dict[str, Any] = {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    }
     BertModel(BertConfig(vocab_size=len(numbers), **shape)).save_pretrained(folder)
 
 
-def bertscore_loop(
-    tokenizer: Any, model: Any, hypotheses: list[str], references: list[str], size: int = 16
-) -> np.ndarray:
+def bertscore_loop(tokenizer: Any, model: Any, hypotheses: list[str], references: list[str], size: int = 16) -> Floats:
     """Both texts of every pair through the encoder, batch by batch, then greedy matching."""
     out = []
     for start in range(0, len(hypotheses), size):
@@ -168,8 +171,8 @@ def bertscore_loop(
     return np.array(out)
 
 
-def bench_bertscore(texts: int, sample: int) -> None:
-    hypotheses, references = real_pairs(texts)
+def bench_bertscore(real: Texts, texts: int, sample: int) -> None:
+    hypotheses, references = real.pairs(texts)
     references = list(dict.fromkeys(references))
     rows, columns = np.divmod(np.arange(len(hypotheses) * len(references)), len(references))
     chosen = np.random.default_rng(1).choice(rows.size, min(sample, rows.size), replace=False)
@@ -177,10 +180,10 @@ def bench_bertscore(texts: int, sample: int) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     with tempfile.TemporaryDirectory() as name:
-        write_encoder(Path(name), real_pairs(2000)[0])
+        write_encoder(Path(name), real.pairs(2000)[0])
         utility = load_utility("bertscore", checkpoint=name, device="cpu", layer=6)
         utility.score(hypotheses[:1], references[:1])
-        ours, matrix = cpu_seconds(lambda: utility.prepare(hypotheses, references)(rows, columns))
+        ours, matrix = cpu_seconds(lambda: full_matrix(utility, hypotheses, references).ravel())
         tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name).eval()
         loop, expected = cpu_seconds(lambda: bertscore_loop(tokenizer, model, left, right))
     difference = float(np.abs(matrix[chosen] - expected).max())
@@ -195,10 +198,8 @@ STRINGS: dict[str, Callable[[str, str], float]] = {
 }
 
 
-def bench_strings(names: Sequence[str], sample: int, ter_pairs: int) -> None:
-    hypotheses, _ = real_pairs(256)
-    with gzip.open(SHARED / "wmt" / "wmt23.en-de.jsonl.gz", "rt", encoding="utf-8") as file:
-        references = list(dict.fromkeys(json.loads(line)["reference"] for line in file))[:256]
+def bench_strings(real: Texts, names: Sequence[str], sample: int, ter_pairs: int) -> None:
+    hypotheses, references = real.pairs(256)[0], real.references[:256]
     random = np.random.default_rng(2)
     for name in names:
         utility: Utility = load_utility(name)
@@ -206,16 +207,23 @@ def bench_strings(names: Sequence[str], sample: int, ter_pairs: int) -> None:
         if name == "ter":
             subset = random.choice(rows.size, ter_pairs, replace=False)
             rows, columns = rows[subset], columns[subset]
-        ours, scores = cpu_seconds(lambda u=utility, i=rows, j=columns: u.prepare(hypotheses, references)(i, j))  # type: ignore[misc]
+        ours, scores = cpu_seconds(partial(_prepared_scores, utility, hypotheses, references, rows, columns))
         chosen = random.choice(rows.size, min(sample, rows.size), replace=False)
         pairs = [(hypotheses[rows[k]], references[columns[k]]) for k in chosen]
-        loop, expected = cpu_seconds(lambda score=STRINGS[name], p=pairs: [score(h, r) for h, r in p])  # type: ignore[misc]
+        loop, expected = cpu_seconds(partial(lambda score, p: [score(h, r) for h, r in p], STRINGS[name], pairs))
         difference = float(np.abs(scores[chosen] - expected).max())
         report(name, ours, loop, rows.size, len(pairs), BARS["strings"], difference)
 
 
+def _prepared_scores(
+    utility: Utility, hypotheses: list[str], references: list[str], rows: IntArray, columns: IntArray
+) -> Floats:
+    return utility.prepare(hypotheses, references)(rows, columns)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Pairs per second of the scoring engine.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help=DATA_HELP)
     parser.add_argument("--parts", nargs="+", default=["bleurt", "bertscore", "strings"], help="which of the three")
     parser.add_argument("--pairs", type=int, default=64, help="pairs of the BLEURT part")
     parser.add_argument("--batch-size", type=int, default=32, help="of the fixed-size batches")
@@ -224,16 +232,15 @@ def main() -> None:
     parser.add_argument("--ter-pairs", type=int, default=2000, help="random pairs of the TER part")
     parser.add_argument("--strings", nargs="+", default=list(STRINGS), choices=list(STRINGS))
     args = parser.parse_args()
-    if not SHARED.is_dir():
-        raise SystemExit(f"the benchmark needs real texts in {SHARED}")
+    real = Texts(args.data)
     torch.set_num_threads(1)
     print("CPU seconds on one thread; both ways score the same pairs in this run", flush=True)
     if "bleurt" in args.parts:
-        bench_bleurt(args.pairs, args.batch_size)
+        bench_bleurt(real, args.pairs, args.batch_size)
     if "bertscore" in args.parts:
-        bench_bertscore(args.texts, args.sample)
+        bench_bertscore(real, args.texts, args.sample)
     if "strings" in args.parts:
-        bench_strings(args.strings, args.sample, args.ter_pairs)
+        bench_strings(real, args.strings, args.sample, args.ter_pairs)
 
 
 if __name__ == "__main__":

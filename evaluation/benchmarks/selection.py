@@ -16,145 +16,79 @@ import argparse
 import json
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hf_acpmbr import Candidates
-from hf_acpmbr.completion import ConvergenceWarning, load_completer
-from hf_acpmbr.decoding import ACPMBR, Decision, HalvingMBR
-from hf_acpmbr.matrix import ObservedScores
-from hf_acpmbr.observation import Budget, load_observation, uniform
+from evaluation.assets import DATA_OR_BUILTIN_HELP
+from evaluation.benchmarks.matrices import MatrixCase, load_cases, masked
+from evaluation.benchmarks.measures import Floats
+from hf_acpmbr.completion import ALS, AgreementALS, Completion, ConvergenceWarning
+from hf_acpmbr.completion.transfer import Transfer
+from hf_acpmbr.decoding import AgreementPMBR, HalvingMBR
+from hf_acpmbr.observation import Adaptive, Budget
 from hf_acpmbr.utilities import MatrixUtility
 
-Matrix = npt.NDArray[np.float64]
-DEFAULT_MATRICES = Path(__file__).resolve().parents[3] / "shared" / "data" / "matrices"
+Measured = dict[str, float | None]
 GUIDE_SHARE = 16
 MEASURES = ("mse", "regret", "rank", "same")
 UNGUIDED = ("als", "als centred", "halving")
 METHODS = (*UNGUIDED, "ac-als", "ac-als centred", "distilled mbr", "transfer", "transfer+adaptive")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A full target matrix with its guides and how often every candidate was drawn."""
-
-    name: str
-    target: Matrix
-    guides: dict[str, Matrix]
-    counts: npt.NDArray[np.int64]
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return tuple(map(str, range(len(self.target))))
-
-    def guide(self, kind: str, seed: int) -> Matrix:
-        """A random guide has the good one's structure, but its rows and columns belong to other candidates."""
-        if kind != "random":
-            return self.guides[kind]
-        random = np.random.default_rng((seed, 1))
-        n, m = self.target.shape
-        shuffled: Matrix = self.guides["good"][random.permutation(n)][:, random.permutation(m)]
-        return shuffled
-
-
-def stored(folder: Path) -> list[Case]:
-    """Real matrices: .npz files with `target`, `distilled`, `weak` and `counts`."""
-    cases = []
-    for file in sorted(folder.glob("*.npz")):
-        with np.load(file) as data:
-            guides = {"good": data["distilled"].astype(float), "weak": data["weak"].astype(float)}
-            cases.append(Case(file.stem, data["target"].astype(float), guides, data["counts"].astype(np.int64)))
-    return cases
-
-
-def synthetic(size: int = 160) -> list[Case]:
-    """Matrices with quality, difficulty, clusters and noise in different shares, where no real ones are at hand."""
-    cases = []
-    for k, (quality, difficulty, clusters, noise) in enumerate([(8, 4, 5, 3), (3, 6, 8, 4), (5, 5, 2, 7)]):
-        random = np.random.default_rng(k)
-        parts = [random.normal(size=shape) for shape in (size, size, (size, 6), (size, 6))]
-
-        def build(shares: list[Matrix], scales: tuple[int, ...], random: np.random.Generator) -> Matrix:
-            rows, columns, u, v = shares
-            low_rank = scales[2] * (u @ v.T) / np.sqrt(6)
-            every = scales[0] * rows[:, None] + scales[1] * columns + low_rank
-            return np.asarray(0.6 + 0.01 * (every + scales[3] * random.normal(size=(size, size))))
-
-        def blurred(amount: float, parts: list[Matrix], random: np.random.Generator) -> list[Matrix]:
-            return [amount * part + np.sqrt(1 - amount**2) * random.normal(size=part.shape) for part in parts]
-
-        scales = (quality, difficulty, clusters, noise)
-        guides = {kind: build(blurred(a, parts, random), scales, random) for kind, a in (("good", 0.95), ("weak", 0.6))}
-        counts = random.zipf(2.0, size).clip(max=100)
-        cases.append(Case(f"synthetic-{k}", build(parts, scales, random), guides, counts))
-    return cases
-
-
-def measures(case: Case, chosen: int, matrix: Matrix | None) -> dict[str, float | None]:
-    weights = case.counts / case.counts.sum()
-    truth = case.target @ weights
-    error = None if matrix is None else float(np.square(matrix - case.target).mean() * 1e4)
+def measures(case: MatrixCase, chosen: int, matrix: npt.NDArray[np.floating] | None) -> Measured:
+    truth = case.expected
     return {
-        "mse": error,
-        "regret": float(100 * (truth.max() - truth[chosen])),
+        "mse": None if matrix is None else case.error(matrix),
+        "regret": case.regret(chosen),
         "rank": float(1 + np.count_nonzero(truth > truth[chosen])),
         "same": float(truth[chosen] == truth.max()),
     }
 
 
-def masked(matrix: Matrix, rate: float, seed: int) -> ObservedScores:
-    pairs = uniform(matrix.shape, max(1, int(matrix.size / rate)), seed)
-    return ObservedScores(pairs, matrix[pairs.rows, pairs.columns])
-
-
-def by_mask(case: Case, name: str, rate: int, guide: Matrix | None, seed: int) -> dict[str, float | None]:
-    kind, _, centred = name.partition(" ")
-    options: dict[str, object] = {} if kind == "transfer" else {"center": bool(centred)}
-    if kind == "ac-als":
-        options["agreement"] = 1.0 if rate >= 512 else 0.1  # as the paper tuned it, at r = 1024 and r = 32
-    completer: Any = load_completer({"ac-als": "agreement-als"}.get(kind, kind), **options)
+def by_mask(case: MatrixCase, name: str, rate: int, guide: Floats | None, seed: int) -> Measured:
     target = masked(case.target, rate if guide is not None else rate / 2, 2 * seed)
     helper = None if guide is None else masked(guide, max(1, rate / GUIDE_SHARE), 2 * seed + 1)
-    known = {"row_features": Candidates(case.texts, case.counts).features} if kind == "transfer" else {}
-    completion = completer.complete(target, None, helper, **known)
-    return measures(case, int(np.argmax(completion.expected(case.counts))), completion.matrix)
+    kind, _, centred = name.partition(" ")
+    if kind == "transfer":
+        completion: Completion = Transfer().complete(target, None, helper, row_features=case.candidates.features)
+    elif kind == "ac-als":
+        gamma = 1.0 if rate >= 512 else 0.1  # as the paper tuned it, at r = 1024 and r = 32
+        completion = AgreementALS(center=bool(centred), agreement=gamma).complete(target, None, helper)
+    else:
+        completion = ALS(center=bool(centred)).complete(target)
+    chosen = int(np.argmax(completion.expected(case.counts)))
+    return measures(case, chosen, completion.matrix)
 
 
-def by_decoder(case: Case, name: str, rate: int, guide: Matrix | None, seed: int) -> dict[str, float | None]:
-    texts = case.texts
-    candidates = Candidates(texts, case.counts)
+def by_decoder(case: MatrixCase, rate: int, guide: Floats | None, seed: int) -> Measured:
+    """Halving without a guide, adaptive AC-PMBR with one."""
+    candidates = case.candidates
     drawn = candidates.total**2 / case.target.size  # budgets count the drawn pairs
-    target = MatrixUtility(case.target, texts, texts)
-    if name == "halving":
-        decision: Decision = HalvingMBR(max(1.0, rate / 2 * drawn)).decode(candidates, None, target, seed=seed)
-        return measures(case, decision.index, None)
-    budgets = Budget(reduction=rate * drawn), Budget(reduction=max(1.0, rate / GUIDE_SHARE * drawn))
-    completer: Any = load_completer("transfer")
-    decoder = ACPMBR(completer, load_observation("adaptive"), budgets[0], budgets[1:])
-    assert guide is not None
-    decision = decoder.decode(
-        candidates, None, target, MatrixUtility(guide, texts, texts), seed=seed, full_matrix=case.target
-    )
+    target = MatrixUtility(case.target, candidates.texts)
+    if guide is None:
+        halving = HalvingMBR(Budget(reduction=max(1.0, rate / 2 * drawn)))
+        return measures(case, halving.decode(candidates, target=target, seed=seed).index, None)
+    guided = Budget(reduction=max(1.0, rate / GUIDE_SHARE * drawn))
+    decoder = AgreementPMBR(Transfer(), Adaptive(), Budget(reduction=rate * drawn), (guided,))
+    helper = MatrixUtility(guide, candidates.texts, name="guide")
+    decision = decoder.decode(candidates, None, target, helper, seed=seed, full_matrix=case.target)
     return measures(case, decision.index, decision.matrix)
 
 
-def run(case: Case, name: str, rate: int, kind: str, seed: int) -> dict[str, float | None]:
+def run(case: MatrixCase, name: str, rate: int, kind: str, seed: int) -> Measured:
     guide = None if name in UNGUIDED else case.guide(kind, seed)
-    if name == "distilled mbr":
-        assert guide is not None
+    if name == "distilled mbr" and guide is not None:
         return measures(case, int(np.argmax(guide @ case.counts)), guide)
     if name in ("halving", "transfer+adaptive"):
-        return by_decoder(case, name, rate, guide, seed)
+        return by_decoder(case, rate, guide, seed)
     return by_mask(case, name, rate, guide, seed)
 
 
 def jobs(
-    cases: list[Case], rates: list[int], kinds: list[str], seeds: int
-) -> Iterator[tuple[Case, str, int, str, int]]:
+    cases: list[MatrixCase], rates: list[int], kinds: list[str], seeds: int
+) -> Iterator[tuple[MatrixCase, str, int, str, int]]:
     for seed in range(seeds):
         for kind in kinds:
             for rate in rates:
@@ -163,11 +97,9 @@ def jobs(
                         yield from ((case, name, rate, kind, seed) for case in cases)
 
 
-def collect(
-    cases: list[Case], rates: list[int], kinds: list[str], seeds: int, file: Path
-) -> dict[str, dict[str, float]]:
+def collect(cases: list[MatrixCase], rates: list[int], kinds: list[str], seeds: int, file: Path) -> dict[str, Measured]:
     """All results by key, those in `file` taken from there; written after every seed, guide, rate and method."""
-    results: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.is_file() else {}
+    results: dict[str, Measured] = json.loads(file.read_text()) if file.is_file() else {}
     last = ""
     for case, name, rate, kind, seed in jobs(cases, rates, kinds, seeds):
         key = "|".join([name, str(rate), "-" if name in UNGUIDED else kind, case.name, str(seed)])
@@ -175,7 +107,7 @@ def collect(
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            results[key] = run(case, name, rate, kind, seed)  # type: ignore[assignment]
+            results[key] = run(case, name, rate, kind, seed)
         if last != (last := f"{name}{rate}{kind}{seed}"):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(results))
@@ -184,14 +116,15 @@ def collect(
 
 
 def summary(
-    results: dict[str, dict[str, float]], name: str, rate: int, kind: str, measure: str
+    results: dict[str, Measured], name: str, rate: int, kind: str, measure: str
 ) -> tuple[float, float, int] | None:
     """Mean over matrices and seeds, half a 95% interval over the seeds, and the number of seeds."""
     by_seed: dict[str, list[float]] = {}
     for key, values in results.items():
         method, r, guide, _, seed = key.split("|")
-        if (method, r) == (name, str(rate)) and guide in ("-", kind) and values[measure] is not None:
-            by_seed.setdefault(seed, []).append(values[measure])
+        value = values[measure]
+        if (method, r) == (name, str(rate)) and guide in ("-", kind) and value is not None:
+            by_seed.setdefault(seed, []).append(value)
     if not by_seed:
         return None
     means = np.array([np.mean(v) for v in by_seed.values()])
@@ -199,7 +132,7 @@ def summary(
     return float(means.mean()), float(half), len(means)
 
 
-def table(results: dict[str, dict[str, float]], rates: list[int], kinds: list[str]) -> str:
+def table(results: dict[str, Measured], rates: list[int], kinds: list[str]) -> str:
     lines = []
     for kind in kinds:
         for rate in rates:
@@ -213,7 +146,7 @@ def table(results: dict[str, dict[str, float]], rates: list[int], kinds: list[st
     return "\n".join(lines)
 
 
-def picture(results: dict[str, dict[str, float]], rates: list[int], kinds: list[str], file: Path) -> None:
+def picture(results: dict[str, Measured], rates: list[int], kinds: list[str], file: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -239,14 +172,14 @@ def picture(results: dict[str, dict[str, float]], rates: list[int], kinds: list[
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--matrices", type=Path, default=DEFAULT_MATRICES, help="folder of .npz score matrices")
+    parser.add_argument("--data", help=DATA_OR_BUILTIN_HELP)
     parser.add_argument("--rates", type=int, nargs="+", default=[16, 32, 128, 512, 1024, 4096])
     parser.add_argument("--guides", nargs="+", default=["good", "weak", "random"], choices=["good", "weak", "random"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--results", type=Path, default=Path("selection.json"))
     parser.add_argument("--picture", type=Path, default=Path("selection.png"))
     options = parser.parse_args(arguments)
-    cases = stored(options.matrices) or synthetic()
+    cases = load_cases(options.data)
     print(f"{len(cases)} matrices: {', '.join(case.name for case in cases)}")
     results = collect(cases, options.rates, options.guides, options.seeds, options.results)
     print(table(results, options.rates, options.guides))

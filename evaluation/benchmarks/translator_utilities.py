@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from evaluation.embedded.bitext import encode, pad_rows
-from evaluation.embedded.training import length_batches
-from evaluation.embedded.translation import mean_log_likelihoods
+from evaluation.training.bitext import encode, pad_rows
+from evaluation.training.trainer import length_batches
+from evaluation.training.translation import mean_log_likelihoods
+from hf_acpmbr.signature import model_signature
 from hf_acpmbr.utilities import Statistics, Utility
 
 Floats = npt.NDArray[np.float64]
@@ -34,14 +35,20 @@ class SourceLikelihood(Utility):
     def __init__(self, model: Any, tokenizer: Any, source_language: str, target_language: str) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
-        self.languages = target_language, source_language
+        self.source_language, self.target_language = source_language, target_language
         self.parameters = model.num_parameters()
+
+    def settings(self) -> dict[str, object]:
+        """A network is known by its name and weights; its tokenizer belongs to it."""
+        languages = {"source_language": self.source_language, "target_language": self.target_language}
+        return {"model": model_signature(self.model), **languages}
 
     def kernel(self, table: Any, statistics: Statistics) -> Any:
         def score(hypotheses: Ints, references: Ints, sources: Ints) -> Floats:
             candidates = [table.texts[k] for k in hypotheses]
             wanted = [table.sources[k] for k in sources]
-            return np.asarray(mean_log_likelihoods(self.model, self.tokenizer, candidates, wanted, *self.languages))
+            languages = self.target_language, self.source_language  # backwards
+            return np.asarray(mean_log_likelihoods(self.model, self.tokenizer, candidates, wanted, *languages))
 
         return score
 
@@ -61,8 +68,12 @@ class EncoderCosine(Utility):
 
     def __init__(self, model: Any, tokenizer: Any, language: str) -> None:
         super().__init__()
-        self.encoder, self.tokenizer, self.language = model.get_encoder(), tokenizer, language
+        self.model, self.tokenizer, self.language = model, tokenizer, language
+        self.encoder = model.get_encoder()
         self.parameters = self.encoder.num_parameters()
+
+    def settings(self) -> dict[str, object]:
+        return {"model": model_signature(self.model), "language": self.language}
 
     def kernel(self, table: Any, statistics: Statistics) -> _Cosines:
         return _Cosines(self._encoded(encode(self.tokenizer, table.texts, self.language)))

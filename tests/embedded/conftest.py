@@ -11,12 +11,13 @@ import pytest
 import torch
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
-from evaluation.embedded.bitext import train_tokenizer
-from evaluation.embedded.train_translator import build_model
+from evaluation.training.bitext import train_tokenizer
+from evaluation.training.train_translator import build_model
 
 SUBJECTS = [("I", "Ich"), ("You", "Du"), ("He", "Er"), ("She", "Sie"), ("My brother", "Mein Bruder")]
 VERBS = [("see", "sehe"), ("buy", "kaufe"), ("like", "mag"), ("find", "finde")]
 OBJECTS = [("the house", "das Haus"), ("a dog", "einen Hund"), ("the old book", "das alte Buch"), ("bread", "Brot")]
+OBJECTS += [("twelve windows", "zwölf Fenster"), ("your quick jumps", "deine Sprünge"), ("nothing", "nichts")]
 VOCABULARY = 80
 
 

@@ -143,7 +143,7 @@ def test_the_guide_lowers_the_error_at_equal_cost(
             ([guide], {"observation": "balanced"}),
             ([guide], {}),
         ):
-            method = ACPMBR(target=target, distilled=guides, preset="high", **settings)
+            method = ACPMBR(target=target, distilled=guides, recipe="fast", **settings)
             found.append(method.decoder.decode(pool, target=target, guides=guides, full_matrix=truth).completion_error)
         errors.append(found)
     pmbr, *guided = np.mean(errors, axis=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.embedded import distill_utility, report_translator, train_translator, train_utility
+from evaluation.training import distill_utility, report_translator, train_translator, train_utility
 from hf_acpmbr import load_utility
 
 FEW_STEPS = ["--steps", "2", "--warmup", "1", "--eval-every", "2", "--batch-tokens", "300"]
@@ -41,13 +41,13 @@ def data(pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory)
 def translator_folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("translator")
     sizes = ["--vocabulary", "80", "--width", "16", "--heads", "2", "--feed-forward", "32", "--dev-sentences", "4"]
-    command = ["--data", str(data / "tatoeba"), "--output", str(output), *sizes, *FEW_STEPS]
+    command = ["--data", str(data), "--output", str(output), *sizes, *FEW_STEPS]
     train_translator.main(command)
     return output / "model"
 
 
 def test_the_translator_continues_from_its_export(translator_folder: Path, data: Path, tmp_path: Path) -> None:
-    command = ["--data", str(data / "tatoeba"), "--output", str(tmp_path), "--init", str(translator_folder)]
+    command = ["--data", str(data), "--output", str(tmp_path), "--init", str(translator_folder)]
     train_translator.main([*command, "--dev-sentences", "4", "--dropout", "0.1", *FEW_STEPS])
     settings = json.loads((tmp_path / "model" / "config.json").read_text())
     assert settings["dropout"] == 0.1
@@ -55,7 +55,7 @@ def test_the_translator_continues_from_its_export(translator_folder: Path, data:
 
 
 def test_the_translator_is_reported(translator_folder: Path, data: Path, tmp_path: Path) -> None:
-    options = ["--data", str(data / "tatoeba"), "--model", str(translator_folder), "--output", str(tmp_path)]
+    options = ["--data", str(data), "--model", str(translator_folder), "--output", str(tmp_path)]
     report_translator.main([*options, "--samples", "2"])
     rows = json.loads((tmp_path / "translator.json").read_text())["rows"]
     assert [row["search"] for row in rows if row["direction"] == "en→de"] == [

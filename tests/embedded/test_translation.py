@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
-from evaluation.embedded.bitext import encode
-from evaluation.embedded.translation import mean_log_likelihoods, sample_translations, translate
+from evaluation.training.bitext import encode
+from evaluation.training.translation import mean_log_likelihoods, sample_translations, translate
 
 
 def test_likelihood_equals_the_one_from_the_models_own_logits(

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
-from evaluation.embedded.rated_pairs import RatedPair, RatedPairs, cached_chunks, train_pieces
-from evaluation.embedded.synthetic_pairs import SyntheticPairs, damage
-from evaluation.embedded.train_utility import split_by_reference
-from evaluation.embedded.utility_network import (
+from evaluation.training.rated_pairs import RatedPair, RatedPairs, cached_chunks, train_pieces
+from evaluation.training.synthetic_pairs import SyntheticPairs, damage
+from evaluation.training.train_utility import split_by_reference
+from evaluation.training.utility_network import (
     SIZES,
     build_network,
     correlation,

@@ -5,36 +5,38 @@ import json
 
 import pytest
 
-from evaluation.data import COUNTS, load_sentences, load_wmt
-from evaluation.settings import DataSettings
+from evaluation.wmt.data import COUNTS, load_sentences, load_wmt
+from evaluation.wmt.settings import DataSettings
 
 
-def write(file, rows):
+def write(folder, name, rows):
+    file = folder / "wmt" / name
+    file.parent.mkdir()
     with gzip.open(file, "wt", encoding="utf-8") as out:
         out.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def test_a_folder_of_test_sets(tmp_path):
-    write(tmp_path / "wmt99.en-de.jsonl.gz", [{"id": "a", "source": "x", "reference": "y"}])
+    write(tmp_path, "wmt99.en-de.jsonl.gz", [{"id": "a", "source": "x", "reference": "y"}])
     data = load_wmt("wmt99", "en-de", tmp_path)
     assert data.column_names == ["id", "source", "reference"]
     assert data[0] == {"id": "a", "source": "x", "reference": "y"}
 
 
 def test_a_truncated_known_set_is_refused(tmp_path):
-    write(tmp_path / "wmt23.en-de.jsonl.gz", [{"source": "x", "reference": "y"}])
+    write(tmp_path, "wmt23.en-de.jsonl.gz", [{"source": "x", "reference": "y"}])
     with pytest.raises(ValueError, match="has 1 sentences, the published set has 557"):
         load_wmt("wmt23", "en-de", tmp_path)
 
 
 def test_a_folder_without_the_set_says_so(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no wmt23\.de-en\.jsonl\.gz"):
+    with pytest.raises(FileNotFoundError, match=r"no wmt/wmt23\.de-en\.jsonl\.gz\. Layout: .* Source: sacrebleu"):
         load_wmt("wmt23", "de-en", tmp_path)
 
 
 def test_real_test_sets_have_their_published_sizes(shared_data):
     for (name, pair), count in COUNTS.items():
-        assert len(load_wmt(name, pair, shared_data / "wmt")) == count
+        assert len(load_wmt(name, pair, shared_data)) == count
 
 
 @pytest.mark.parametrize("pair", ["en-de", "de-en"])
@@ -60,7 +62,7 @@ def test_errors_say_where(tmp_path):
     with pytest.raises(ValueError, match=r"row 0: needs source and reference, or en and de; has \['en'\]"):
         load_sentences(DataSettings(str(file), ("en-de",)), "en-de")
     file.write_text("no json\n")
-    with pytest.raises(ValueError, match="line 1: no JSON"):
+    with pytest.raises(ValueError, match="line 1: not JSON"):
         load_sentences(DataSettings(str(file), ("en-de",)), "en-de")
     with pytest.raises(ValueError, match="written like en-de"):
         load_wmt("wmt23", "ende", tmp_path)

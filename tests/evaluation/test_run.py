@@ -15,14 +15,15 @@ import pytest
 import yaml
 
 from evaluation import run_wmt
-from evaluation.candidates import CandidatesPhase
-from evaluation.layout import Layout
-from evaluation.plots import draw
-from evaluation.report import write_report
-from evaluation.results import open_results
-from evaluation.scoring import MatrixPhase
-from evaluation.table import build_table
-from evaluation.tune import tune
+from evaluation.report.layout import Layout
+from evaluation.report.page import write_report
+from evaluation.report.plots import draw
+from evaluation.report.results import open_results
+from evaluation.report.significance import compare
+from evaluation.report.table import build_table, significance_table
+from evaluation.report.tune import tune
+from evaluation.wmt.phases.candidates import CandidatesPhase
+from evaluation.wmt.phases.matrices import MatrixPhase
 from tests.evaluation.conftest import small_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -212,7 +213,7 @@ def test_full_mbr_has_no_regret_and_the_oracle_is_best(finished):
 
 def test_tables_figures_and_report_are_made(copy):
     folder = copy[1]
-    report = write_report(folder)
+    report = write_report(folder, formats=["text", "markdown", "latex", "csv"])
     page = report.read_text(encoding="utf-8")
     (results,) = open_results(folder)
     assert page.count("<svg") == 3
@@ -223,9 +224,11 @@ def test_tables_figures_and_report_are_made(copy):
     for name in ("table", "significance"):
         for extension in ("txt", "md", "tex", "csv"):
             assert (folder / f"{name}.en-de.{extension}").stat().st_size > 100
-    for figure in draw(results, folder / "figures").values():
+    made = draw(results, folder / "figures", ["svg", "png"])
+    assert len(made) == 6
+    for figure in made:
         assert figure.stat().st_size > 5000
-        assert figure.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+        assert (figure.read_bytes()[:4] == b"\x89PNG") == (figure.suffix == ".png")
 
 
 def test_the_report_escapes_what_models_write(copy):
@@ -260,3 +263,15 @@ def test_published_numbers_stand_beside_ours(finished):
     assert published["PMBR high"] == "26.06"
     assert published["PMBR low"] == "3.04"
     assert published["MBR"] == ""
+
+
+def test_tables_and_signatures_carry_a_hash_of_the_sentences(copy):
+    folder = copy[1]
+    (results,) = open_results(folder)
+    assert results.sentences.startswith("6#")
+    assert f"sentences:{results.sentences}|" in results.signature
+    tables = build_table(results), significance_table(results, compare(results, 20))
+    assert all(results.sentences in "".join(table.notes) for table in tables)
+    run = folder / "run.en-de.json"
+    run.write_text(run.read_text(encoding="utf-8").replace("the big dog", "the big cat"), encoding="utf-8")
+    assert open_results(folder)[0].sentences != results.sentences

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.rows import all_rows, table_rows
-from evaluation.settings import CONFIGS, load_settings, parse_settings
-from evaluation.tune import grid
+from evaluation.report.tune import grid
+from evaluation.wmt.rows import all_rows, table_rows
+from evaluation.wmt.settings import CONFIGS, EvaluationSettings, load_settings
 
 GOOD = {
     "name": "x",
@@ -13,7 +13,7 @@ GOOD = {
     "target": "chrf",
     "distilled": ["bleu"],
     "metrics": ["chrf"],
-    "budgets": {"high": {"preset": "high"}},
+    "budgets": {"high": {"recipe": "fast"}},
 }
 
 
@@ -34,30 +34,43 @@ def changed(key: str, value: object) -> dict:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("data.limt", 3, r"data\.limt is no setting: did you mean data\.limit\?"),
+        ("data.limt", 3, r"data\.limt is not a setting: did you mean 'limit'\?"),
         ("data.limit", 0, r"data\.limit must be at least 1, got 0"),
-        ("data.limit", "all", r"data\.limit must be a whole number, got 'all'"),
+        ("data.limit", "all", r"data\.limit must be an integer, got 'all'"),
         ("data.name", None, r"data\.name is missing"),
         ("target", None, r"target is missing"),
         ("model.chat", 1, r"model\.chat must be true or false"),
         ("metrics", [1], r"metrics\[0\] must be a text"),
         ("sampling", 5, r"sampling must hold keys and values, got 5"),
-        ("sampling.num_candidates", True, r"sampling\.num_candidates must be a whole number"),
-        ("budgets", ["high"], r"budgets must map names to blocks"),
-        ("budgets.high.preset", "middle", r"budgets\.high\.preset must be one of low, high, got 'middle'"),
-        ("budgets.high.count", "all", r"budgets\.high\.count must be 'drawn' or 'unique'"),
+        ("data.name", "wmt32", r"data\.name 'wmt32' is unknown: did you mean 'wmt"),
+        ("data.name", "tatoba", r"data\.name 'tatoba' is unknown: did you mean 'tatoeba'"),
+        ("target", "chrff", r"target 'chrff' is unknown: did you mean 'chrf'"),
+        ("metrics", ["bleu", "blurt-20"], r"metrics\[1\] 'blurt-20' is unknown: did you mean 'bleurt-20'"),
         (
-            "budgets.high.mbr",
-            {"rnak": 4},
-            r"budgets\.high\.mbr: 'rnak' is no setting of MBRConfig: did you mean 'rank'",
+            "model.generate",
+            {"max_new_token": 9},
+            r"model\.generate\.max_new_token is not .*: did you mean 'max_new_tokens'",
         ),
-        ("figures.base", "low", r"figures\.base must be one of budgets \(high\), got 'low'"),
+        ("model.languages", {"ed": "x"}, r"model\.languages: 'ed' is unknown: choose one of de, en"),
+        ("model.dtype", "float61", r"model\.dtype must be one of float32, float16"),
+        ("sampling.epsilom", 0.1, r"sampling\.epsilom is not a setting: did you mean 'epsilon'"),
+        ("sampling.epsilon", 2, r"sampling\.epsilon must be at least 0 and below 1"),
+        ("utility_options", {"chrff": {}}, r"utility_options: 'chrff' is unknown: did you mean 'chrf'"),
+        ("sampling.num_candidates", True, r"sampling\.num_candidates must be an integer"),
+        ("budgets", ["high"], r"budgets must hold keys and values"),
+        ("budgets.high.recipe", "fst", r"budgets\.high\.recipe 'fst' is unknown: did you mean 'fast'"),
+        ("budgets.high.count", "all", r"budgets\.high\.count must be one of drawn, unique"),
+        ("budgets.high.settings", {"rnak": 4}, r"budgets\.high\.settings\.rnak is not a setting: did you mean 'rank'"),
+        ("budgets.high.settings", {"rank": 0}, r"budgets\.high: rank must be at least 1"),
+        ("budgets.high.acpmbr", {"agreement": 1}, r"budgets\.high: agreement is not a setting of completer 'transfer'"),
+        ("budgets.high.guides", {"blue": {}}, r"budgets\.high\.guides: 'blue' is unknown: did you mean 'bleu'"),
+        ("figures.base", "low", r"figures\.base: 'low' is unknown: choose one of high"),
         ("distilled", ["chrf"], r"distilled must name other utilities than target"),
     ],
 )
 def test_errors_name_the_key(key, value, message):
     with pytest.raises(ValueError, match=message):
-        parse_settings(changed(key, value))
+        EvaluationSettings.from_dict(changed(key, value))
 
 
 def test_command_line_changes_reach_nested_keys():
@@ -66,13 +79,20 @@ def test_command_line_changes_reach_nested_keys():
 
 
 def test_a_missing_file_lists_the_known_ones():
-    with pytest.raises(FileNotFoundError, match=r"paper_high\.yaml"):
+    with pytest.raises(FileNotFoundError, match=r"no configuration paper_hihg: did you mean 'paper_high'"):
         load_settings("paper_hihg")
+
+
+def test_an_error_names_the_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: x\ndaat: {}\n")
+    with pytest.raises(ValueError, match=r"mine\.yaml: daat is not a setting: did you mean 'data'"):
+        load_settings(file)
 
 
 def test_settings_survive_json():
     settings = load_settings("embedded")
-    assert parse_settings(settings.to_dict()) == settings
+    assert EvaluationSettings.from_dict(settings.to_dict()) == settings
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
@@ -80,14 +100,14 @@ def test_every_shipped_configuration_makes_its_rows(file):
     rows = all_rows(load_settings(file))
     assert len({row.key for row in rows}) == len(rows)
     for row in [*rows, *grid(load_settings(file), [0.5], [0.1], [4])]:
-        assert row.decoder.name == row.config.decoder
+        assert row.decoder.name == row.key.split("/")[0]
 
 
 def test_rounds_are_for_the_guided_rows_alone():
-    settings = parse_settings(changed("budgets.high", {"preset": "high", "mbr": {"observation": "adaptive"}}))
-    plans = {row.key: row.config.observation for row in table_rows(settings)}
-    assert plans["acpmbr/high/bleu"] == "adaptive"
-    assert plans["pmbr/high"] == "balanced"
+    settings = EvaluationSettings.from_dict(changed("budgets.high", {"recipe": "fast"}))
+    rows = {row.key: row.decoder for row in table_rows(settings)}
+    assert rows["acpmbr/high/bleu"].observation.name == "adaptive"
+    assert rows["pmbr/high"].observation.name == "balanced"
     assert grid(settings, [0.5], [0.1], [4]) == []
 
 
@@ -111,19 +131,21 @@ def test_the_paper_s_settings_are_as_published(together):
         block = file.removeprefix("paper_")
         found = [r for r in table_rows(settings) if r.budget == block and r.distilled == distilled]
         assert len(found) == 1
-        config = found[0].config
-        assert config.reduction == rate
+        decoder, sampling = found[0].decoder, found[0].recipe.sampling
+        assert decoder.budget.reduction == rate
         if distilled is not None:
-            assert (config.distilled_reduction, config.agreement) == (guide_rate, gamma)
-        assert (config.observation, config.center, config.absolute_tolerance) == ("uniform", False, True)
-        assert (config.num_candidates, config.epsilon, config.rank, config.max_sweeps) == (1024, 0.02, 8, 30)
+            assert (decoder.guide_budgets[0].reduction, decoder.completer.agreement) == (guide_rate, gamma)
+        solver = decoder.completer
+        assert (decoder.observation.name, solver.center, solver.absolute_tolerance) == ("uniform", False, True)
+        assert (sampling.num_candidates, sampling.sampler.truncation.epsilon) == (1024, 0.02)
+        assert (solver.rank, solver.max_sweeps, solver.tolerance, solver.regularization) == (8, 30, 1e-4, 0.1)
     assert settings.model.name == "facebook/m2m100_418M"
 
 
 def test_rows_of_the_paper_s_table_in_its_order():
     keys = [
         row.key
-        for row in table_rows(load_settings("embedded", {"budgets": {"high": {"preset": "high"}}, "figures": {}}))
+        for row in table_rows(load_settings("embedded", {"budgets": {"high": {"recipe": "fast"}}, "figures": {}}))
     ]
     assert keys == [
         "map",
@@ -139,7 +161,7 @@ def test_rows_of_the_paper_s_table_in_its_order():
 
 def test_without_full_matrices_nothing_is_scored_in_full():
     rows = table_rows(load_settings("embedded", {"full_matrices": False}))
-    assert {row.config.decoder for row in rows} == {"map", "pmbr", "acpmbr", "oracle"}
+    assert {row.method for row in rows} == {"map", "pmbr", "acpmbr", "oracle"}
 
 
 def test_unique_budgets_count_unique_pairs():
@@ -153,8 +175,10 @@ def test_unique_budgets_count_unique_pairs():
 
 def test_the_cost_curve_spends_as_the_paper_does_and_moves_gamma_between_its_values():
     rows = [row for row in all_rows(load_settings("paper")) if row.figure == "cost"]
-    by_key = {row.key: row.config for row in rows}
-    assert by_key["pmbr/cost-1"].scores_per_row == 2
-    low, high = by_key["acpmbr/cost-32/bleurt-20-d6"], by_key["acpmbr/cost-1/bleurt-20-d6"]
-    assert (low.scores_per_row, low.distilled_scores_per_row, low.agreement) == (32, 256, pytest.approx(0.1))
-    assert (high.scores_per_row, high.distilled_scores_per_row, high.agreement) == (1, 8, 1.0)
+    by_key = {row.key: row.decoder for row in rows}
+    assert by_key["pmbr/cost-1"].budget.scores_per_row == 2
+    for key, target, guide, gamma in (("cost-32", 32, 256, 0.1), ("cost-1", 1, 8, 1.0)):
+        decoder = by_key[f"acpmbr/{key}/bleurt-20-d6"]
+        assert decoder.budget.scores_per_row == target
+        assert decoder.guide_budgets[0].scores_per_row == guide
+        assert decoder.completer.agreement == pytest.approx(gamma)

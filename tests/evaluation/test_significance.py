@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sacrebleu.significance import PairedTest
 
-from evaluation.layout import Cell, Layout
-from evaluation.significance import Comparison, SentenceMean, corpus_metric
+from evaluation.report.layout import Cell, Layout
+from evaluation.report.significance import Comparison, SentenceMean, corpus_metric
 
 RESAMPLES = 400
 

@@ -1,0 +1,64 @@
+"""What benchmarks and runs measure, once for all: full matrices, regret, the error of a matrix, CPU time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hf_acpmbr.matrix import Pairs
+from hf_acpmbr.utilities import Utility
+
+Floats = npt.NDArray[np.float64]
+T = TypeVar("T")
+
+
+def full_matrix(
+    utility: Utility, hypotheses: Sequence[str], references: Sequence[str] | None = None, source: str | None = None
+) -> Floats:
+    """(n, m) scores of all hypotheses against all references; default: against each other."""
+    columns = hypotheses if references is None else references
+    pairs = Pairs.full((len(hypotheses), len(columns)))
+    return utility.prepare(hypotheses, columns, source)(pairs.rows, pairs.columns).reshape(len(hypotheses), -1)
+
+
+def regret(expected: Floats, chosen: int, *, higher_is_better: bool = True, scale: float = 1.0) -> float:
+    """Expected target utility × 100 that a choice loses against full MBR's, whose (n,) expected utilities are known."""
+    lost = expected.max() - expected[chosen] if higher_is_better else expected[chosen] - expected.min()
+    return float(100.0 * lost / scale)
+
+
+def squared_error(
+    matrix: npt.NDArray[np.floating],
+    truth: npt.NDArray[np.floating],
+    weights: Floats | None = None,
+    *,
+    scale: float = 1.0,
+    truth_scale: float = 1.0,
+) -> float:
+    """Mean squared error on a 0–100 scale.
+
+    Each matrix is divided by the scale that its own utility declares, so that a guide of 0–100 and a target of 0–1 are
+    compared on one scale. Nothing is fitted: a guide that is always 5 points too high has an error, as in the paper.
+
+    Args:
+        weights: (n,) how much every row and column counts; default: the same.
+    """
+    squared = np.square(100.0 * (matrix / scale - truth / truth_scale))
+    return float(squared.mean() if weights is None else weights @ squared @ weights)
+
+
+def cpu_seconds(work: Callable[[], T]) -> tuple[float, T]:
+    """(CPU seconds of this process, result)."""
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+
+
+def mean_and_error(runs: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
+    """Column by column: mean and its standard error."""
+    values = np.array(runs, dtype=np.float64)
+    return values.mean(0), values.std(0) / np.sqrt(len(values))

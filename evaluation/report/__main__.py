@@ -1,0 +1,5 @@
+"""`python -m evaluation.report RUN`."""
+
+from evaluation.report.page import main
+
+main()

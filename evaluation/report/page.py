@@ -1,0 +1,150 @@
+"""One self-contained page about a run: `python -m evaluation.report RUN [--output report.html]`.
+
+Tables with significance, figures, signatures, and the sentences on which the decoders differ most; figures are inside
+the file, nothing is loaded from anywhere. Beside it lie the tables in Markdown, or in the formats that are asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from evaluation.assets import attribution
+from evaluation.report.layout import Layout
+from evaluation.report.plots import figures, svg
+from evaluation.report.results import Results, RowResults, open_results
+from evaluation.report.significance import compare
+from evaluation.report.table import build_table, metric_name, row_label, significance_table
+from hf_acpmbr.files import write_atomically
+
+EXTENSIONS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
+CAPTIONS = {
+    "mse_by_cost": "Mean squared error of the completed matrix against the utility calls really made per sentence. "
+    "Calls of a distilled utility count by its share of the target's parameters, where these are known.",
+    "mse_by_gamma": "Mean squared error against γ, the strength of the agreement. The dashed line is PMBR at "
+    "about equal cost.",
+    "quality_by_cost": "Quality of the chosen translations against the utility calls really made.",
+}
+CSS = Path(__file__).resolve().with_name("page.css")
+
+
+def write_report(
+    folder: Path, output: Path | None = None, cases: int = 12, formats: Sequence[str] = ("markdown",)
+) -> Path:
+    """The page, and tables beside it."""
+    output = output or folder / "report.html"
+    pairs = open_results(folder)
+    parts = [_head(pairs)]
+    for results in pairs:
+        compared = compare(results)
+        tables = {
+            "table": build_table(results, compared, published=True),
+            "significance": significance_table(results, compared),
+        }
+        for name, layout in tables.items():
+            for form in formats:
+                path = output.parent / f"{name}.{results.pair}.{EXTENSIONS[form]}"
+                write_atomically(path, layout.render(form).rstrip("\n") + "\n")
+        parts.append(_section(results, tables, cases))
+    page = "".join(["<!doctype html><html lang=en>", *parts, "</body></html>\n"])
+    return write_atomically(output, page)
+
+
+def _head(pairs: list[Results]) -> str:
+    name = html.escape(pairs[0].settings.name)
+    links = "".join(f'<a href="#{p.pair}">{p.pair}</a>' for p in pairs)
+    links = f"<nav>{links}</nav>" if len(pairs) > 1 else ""
+    return (
+        f"<head><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>"
+        f"<title>{name}: AC-PMBR evaluation</title><style>{CSS.read_text(encoding='utf-8')}</style></head><body>"
+        f"<h1>AC-PMBR evaluation: {name}</h1><p class=muted>Minimum Bayes risk decoding with few calls of the target "
+        'utility and more of its distilled version (<a href="https://arxiv.org/abs/2512.01316">arXiv 2512.01316</a>).'
+        f"</p>{links}"
+    )
+
+
+def _section(results: Results, tables: dict[str, Layout], cases: int) -> str:
+    parts = [f'<h2 id="{results.pair}">{html.escape(tables["table"].title)}</h2>']
+    parts.append(f"<div class=scroll>{tables['table'].html()}</div>")
+    if results.failed:
+        parts.append(f"<p><b>{len(results.failed)} sources failed</b> and are left out.</p>")
+    parts.append(f"<h3>Figures</h3>{_figures(results)}")
+    parts.append(f"<h3>Significance</h3><div class=scroll>{tables['significance'].html()}</div>")
+    owner = html.escape(attribution(results.settings.data.name))
+    parts.append(f"<h3>Where the decoders differ</h3><p class=note>{owner}</p>")
+    parts.append(_cases(results, cases))
+    settings = html.escape(json.dumps(results.settings.to_dict(), ensure_ascii=False, indent=1))
+    parts.append(f"<h3>Signature</h3><p class=signature>{html.escape(results.signature)}</p>")
+    parts.append(f"<details><summary>All settings</summary><pre class=note>{settings}</pre></details>")
+    return "".join(parts)
+
+
+def _figures(results: Results) -> str:
+    parts = []
+    for name, figure in figures(results):
+        # Every figure numbers its parts alike; inside one page the names must differ.
+        inline = _distinct(svg(figure), f"{results.pair}-{name}-")
+        parts.append(f"<figure>{inline}<figcaption>{html.escape(CAPTIONS[name])}</figcaption></figure>")
+    return "".join(parts)
+
+
+def _distinct(drawing: str, prefix: str) -> str:
+    for before in ('id="', 'href="#', "url(#"):
+        drawing = drawing.replace(before, before + prefix)
+    return drawing
+
+
+def _cases(results: Results, count: int) -> str:
+    """Sentences with the most different choices, the ones where they matter most for the target first."""
+    rows = results.table
+    distinct = np.array([len({row.texts[i] for row in rows}) for i in range(len(results.indices))])
+    metric = f"metric:{results.settings.target}"
+    spread = np.zeros(len(distinct))
+    if metric in rows[0].columns:
+        scores = np.array([row.columns[metric] for row in rows])
+        spread = scores.max(0) - scores.min(0)
+    order = np.lexsort((np.arange(len(distinct)), -spread, -distinct))
+    shown = [int(i) for i in order[:count] if distinct[i] > 1]
+    if not shown:
+        return "<p>All decoders chose the same translation for every sentence.</p>"
+    return "".join(_case(results, rows, i) for i in shown)
+
+
+def _case(results: Results, rows: list[RowResults], i: int) -> str:
+    grouped: dict[str, list[RowResults]] = {}
+    for row in rows:
+        grouped.setdefault(row.texts[i], []).append(row)
+    shown = [name for name in results.settings.metrics if f"metric:{name}" in rows[0].columns]
+    head = "".join(f"<th class=n>{html.escape(metric_name(results, name))}</th>" for name in shown)
+    lines = []
+    for text, chosen in grouped.items():
+        names = "<br>".join(html.escape(" ".join(filter(None, row_label(row)))) for row in chosen)
+        values = "".join(f"<td class=n>{_score(results, chosen[0], name, i)}</td>" for name in shown)
+        lines.append(f"<tr><td>{names}</td><td>{html.escape(text)}</td>{values}</tr>")
+    return (
+        f"<div class=case><p><b>{html.escape(results.sources[i])}</b></p>"
+        f"<p class=muted>Reference: {html.escape(results.references[i])}</p><div class=scroll><table><thead><tr>"
+        f"<th>chosen by</th><th>translation</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
+    )
+
+
+def _score(results: Results, row: RowResults, metric: str, i: int) -> str:
+    factor = 100.0 if results.scale(metric) == 1.0 else 1.0
+    return f"{row.columns[f'metric:{metric}'][i] * factor:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    parser.add_argument("--output", type=Path, help="default: RUN/report.html")
+    parser.add_argument("--cases", type=int, default=12, help="how many sentences to show")
+    parser.add_argument(
+        "--formats", nargs="+", default=["markdown"], choices=EXTENSIONS, help="of the tables beside it"
+    )
+    options = parser.parse_args()
+    print(write_report(options.run, options.output, options.cases, options.formats))

@@ -1,0 +1,200 @@
+"""The paper's figures of a run: `python -m evaluation.report.plots RUN [--output FOLDER] [--formats png svg pdf]`.
+
+MSE against cost; MSE against γ for every block of the table; quality against cost for all decoders. Colours are those
+of Okabe and Ito, which colour-blind readers can tell apart; markers and dashes say the same once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from evaluation.report.results import Results, RowResults, open_results
+from evaluation.report.table import metric_name, metric_value
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GREY = "#555555"
+MARKERS = ("o", "s", "^", "D", "v", "P")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.hashsalt": "hf_acpmbr",  # the same run gives the same file
+    "figure.constrained_layout.use": True,
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One method's curve: PMBR, or AC-PMBR with one distilled utility."""
+
+    name: str
+    rows: tuple[RowResults, ...]
+    place: int
+
+    @property
+    def style(self) -> dict[str, Any]:
+        k = self.place % len(COLOURS)
+        return {"color": COLOURS[k], "marker": MARKERS[k], "linestyle": DASHES[k], "markersize": 5, "linewidth": 1.6}
+
+
+def method_name(row: RowResults) -> str:
+    return f"{row.row.label} ({row.row.distilled})" if row.row.distilled else row.row.label
+
+
+def series_of(results: Results, rows: Sequence[RowResults]) -> list[Series]:
+    """Rows by method; each keeps its colour in all figures."""
+    places = {"PMBR": 0, **{f"AC-PMBR ({name})": k for k, name in enumerate(results.settings.distilled, start=1)}}
+    grouped: dict[str, list[RowResults]] = {}
+    for row in rows:
+        grouped.setdefault(method_name(row), []).append(row)
+    return [Series(name, tuple(grouped[name]), places[name]) for name in places if name in grouped]
+
+
+def cost_of(results: Results, row: RowResults) -> float:
+    """What a row costs per sentence: calls really made, each weighted with its utility's size where that is known."""
+    names = (results.settings.target, *results.settings.distilled)
+    sizes = {name: float(results.utilities.get(name, {}).get("parameters", 0)) for name in names}
+    if sizes[results.settings.target] <= 0:
+        return row.total_calls
+    return sum(results.calls(row, name) * size for name, size in sizes.items()) / sizes[results.settings.target]
+
+
+def cost_label(results: Results) -> str:
+    sized = results.utilities.get(results.settings.target, {}).get("parameters", 0)
+    return "target-size utility calls per sentence" if sized else "utility calls per sentence"
+
+
+def error_by_cost(results: Results) -> Figure | None:
+    """MSE of the completed matrix against what was spent."""
+    series = series_of(results, results.figure("cost"))
+    if not series or series[0].rows[0].mean("completion_error") is None:
+        return None
+    figure, axes = plt.subplots(figsize=(5.6, 3.8))
+    for curve in series:
+        points = [(cost_of(results, row), row.mean("completion_error") or 0.0) for row in curve.rows]
+        axes.plot(*zip(*sorted(points), strict=True), label=curve.name, **curve.style)
+    _logarithmic(axes)
+    axes.set(xlabel=cost_label(results), ylabel="MSE (0–100 scale)", title=f"Completion error by cost, {results.pair}")
+    axes.legend()
+    return figure
+
+
+def error_by_agreement(results: Results) -> Figure | None:
+    """MSE against γ; the line is PMBR, which has no γ."""
+    rows = results.figure("agreement")
+    if not rows or rows[0].mean("completion_error") is None:
+        return None
+    budgets = [name for name in results.settings.budgets if any(row.row.budget == name for row in rows)]
+    figure, panels = plt.subplots(1, len(budgets), figsize=(3.6 * len(budgets) + 0.4, 3.5), squeeze=False)
+    for axes, budget in zip(panels[0], budgets, strict=True):
+        for curve in series_of(results, [row for row in rows if row.row.budget == budget]):
+            points = [(row.row.x, row.mean("completion_error")) for row in curve.rows]
+            axes.plot(*zip(*points, strict=True), label=curve.name, **curve.style)
+        base = results.rows[f"pmbr/{budget}"].mean("completion_error")
+        axes.axhline(base, color=COLOURS[0], linewidth=1.2, linestyle=DASHES[1], label="PMBR")
+        axes.set(xlabel="γ", title=f"{budget}, {results.pair}", ylim=(0, None))
+    panels[0][0].set_ylabel("MSE (0–100 scale)")
+    panels[0][-1].legend(fontsize=8)
+    return figure
+
+
+def quality_by_cost(results: Results) -> Figure | None:
+    """The first metric against what was spent, for all decoders: curves where there are several budgets."""
+    metric = results.settings.metrics[0]
+    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    curves = results.figure("cost") or [row for row in results.table if row.row.budget]
+    for curve in series_of(results, curves):
+        points = sorted((cost_of(results, row), metric_value(results, row, metric)) for row in curve.rows)
+        axes.plot(*zip(*points, strict=True), label=curve.name, **curve.style)
+    for row in results.table:
+        quality = metric_value(results, row, metric)
+        if row.row.key in ("map", "oracle"):
+            axes.axhline(quality, color=GREY, linewidth=1, linestyle=":" if row.row.key == "map" else "--")
+            axes.annotate(row.row.label, (0.005, quality), xycoords=axes.get_yaxis_transform(), va="bottom", color=GREY)
+        elif row.row.full:
+            k = 0 if row.row.distilled is None else results.settings.distilled.index(row.row.distilled) + 1
+            shown: dict[str, Any] = {
+                "color": "black" if k == 0 else COLOURS[k],
+                "marker": "*" if k == 0 else MARKERS[k],
+                "s": 90,
+            }
+            axes.scatter(cost_of(results, row), quality, label=method_name(row), zorder=3, edgecolors="black", **shown)
+    _logarithmic(axes, vertical=False)
+    name = metric_name(results, metric)
+    axes.set(xlabel=cost_label(results), ylabel=name, title=f"Quality by cost, {results.pair}")
+    axes.legend(fontsize=8)
+    return figure
+
+
+FIGURES = {"mse_by_cost": error_by_cost, "mse_by_gamma": error_by_agreement, "quality_by_cost": quality_by_cost}
+
+
+def _logarithmic(axes: Axes, vertical: bool = True) -> None:
+    axes.set(xscale="log", yscale="log" if vertical else "linear")
+    for axis in (axes.xaxis, axes.yaxis) if vertical else (axes.xaxis,):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def figures(results: Results) -> Iterator[tuple[str, Figure]]:
+    """(name, figure) of one language pair, each closed when the next is asked for."""
+    with plt.rc_context(STYLE):
+        for name, make in FIGURES.items():
+            figure = make(results)
+            if figure is not None:
+                yield name, figure
+                plt.close(figure)
+
+
+def svg(figure: Figure) -> str:
+    """A figure as the text of an SVG element."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def draw(results: Results, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Files with all figures of one language pair."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for name, figure in figures(results):
+        for form in formats:
+            made.append(folder / f"{name}.{results.pair}.{form}")
+            figure.savefig(made[-1], dpi=160, metadata={"Date": None} if form == "svg" else None)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    parser.add_argument("--output", type=Path, help="where the figures go (default: RUN/figures)")
+    parser.add_argument("--formats", nargs="+", default=["png"], choices=["png", "svg", "pdf"])
+    options = parser.parse_args()
+    for results in open_results(options.run):
+        for path in draw(results, options.output or options.run / "figures", options.formats):
+            print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The merged results of a run, as table, significance, plots and page read them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from evaluation.wmt.rows import Row, figure_rows, table_rows
+from evaluation.wmt.settings import BlockSettings, EvaluationSettings, ModelSettings
+from evaluation.wmt.store import digest
+from hf_acpmbr.signature import Signature, nested_signature
+
+Floats = npt.NDArray[np.float64]
+
+# Metrics that sacrebleu computes on the whole corpus; all others are means over the sentences.
+CORPUS_METRICS = ("bleu", "chrf", "chrf++", "ter")
+
+
+@dataclass(frozen=True, eq=False)
+class RowResults:
+    """What one row chose for every sentence, aligned with `Results.indices`."""
+
+    row: Row
+    texts: list[str]
+    columns: dict[str, Floats]
+    calls: list[dict[str, int]]
+
+    def mean(self, column: str) -> float | None:
+        """The mean of a column; None where it is unknown."""
+        values = self.columns[column]
+        return None if np.isnan(values).all() else float(np.nanmean(values))
+
+    @property
+    def regret(self) -> Floats:
+        """(sentences,) expected target utility × 100 lost against full MBR; NaN without full matrices."""
+        return self.columns["regret"]
+
+    @property
+    def total_calls(self) -> float:
+        """Utility calls per sentence, on average."""
+        return float(np.mean([sum(calls.values()) for calls in self.calls]))
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """One language pair of a run; `indices` says which of the run's sentences no row has failed on."""
+
+    folder: Path
+    pair: str
+    settings: EvaluationSettings
+    utilities: dict[str, dict[str, Any]]
+    version: str
+    indices: list[int]
+    sources: list[str]
+    references: list[str]
+    rows: dict[str, RowResults]
+    run_sentences: list[list[str]]
+    failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def table(self) -> list[RowResults]:
+        return [self.rows[row.key] for row in table_rows(self.settings)]
+
+    def figure(self, name: str) -> list[RowResults]:
+        return [self.rows[row.key] for row in figure_rows(self.settings) if row.figure == name]
+
+    def scale(self, utility: str) -> float:
+        return float(self.utilities.get(utility, {}).get("scale", 1.0))
+
+    def calls(self, row: RowResults, utility: str) -> float:
+        """Calls of one utility per sentence, on average. Settings may name it by a path, decisions never do."""
+        name = str(self.utilities.get(utility, {}).get("name", utility.rstrip("/").rpartition("/")[2]))
+        return float(np.mean([made.get(name, 0) for made in row.calls]))
+
+    def higher_is_better(self, metric: str) -> bool:
+        return metric != "ter" and bool(self.utilities.get(metric, {}).get("higher_is_better", True))
+
+    @cached_property
+    def sentences(self) -> str:
+        """How many sentences, and a hash of their sources and references: equal texts, equal hash."""
+        return f"{len(self.indices)}#{digest(list(zip(self.sources, self.references, strict=True)))[:12]}"
+
+    @cached_property
+    def signature(self) -> str:
+        """One line from which the run can be repeated."""
+        settings = self.settings
+        names = (settings.target, *settings.distilled)
+        known = [nested_signature(self.utilities.get(name, {}).get("signature", name)) for name in names]
+        parts = {
+            "hf_acpmbr": self.version,
+            "data": f"{settings.data.name}.{self.pair}",
+            **({"longest": settings.data.longest} if settings.data.longest else {}),
+            "sentences": self.sentences,
+            "model": settings.model.name,
+            "generation": _words(settings.model),
+            "sampling": settings.drawing,
+            "target": known[0],
+            "distilled": known[1:],
+            "budgets": [f"{name}({_compact(block)})" for name, block in settings.budgets.items()],
+            "seed": settings.seed,
+        }
+        return str(Signature(parts))
+
+
+def _words(model: ModelSettings) -> list[str]:
+    """Everything of the model's settings but its name, flat."""
+    flat = {name: value for name, value in model.to_dict().items() if name != "name" and not isinstance(value, dict)}
+    return [f"{name}={value}" for name, value in {**flat, **model.generate, **model.languages}.items()]
+
+
+def _compact(block: BlockSettings) -> str:
+    groups = {"": block.settings, "pmbr.": block.pmbr, "acpmbr.": block.acpmbr}
+    groups |= {f"{guide}.": values for guide, values in block.guides.items()}
+    words = [f"{prefix}{name}={value}" for prefix, values in groups.items() for name, value in sorted(values.items())]
+    return ",".join([block.recipe, *([] if block.count == "drawn" else [block.count]), *words])
+
+
+def open_results(folder: str | Path) -> list[Results]:
+    """The results of every language pair in a run's folder."""
+    folder = Path(folder)
+    runs = sorted(folder.glob("run.*.json"))
+    if not runs:
+        raise FileNotFoundError(f"{folder} has no run.*.json: it is not a finished run of evaluation/run_wmt.py")
+    return [_open(folder, json.loads(path.read_text(encoding="utf-8"))) for path in runs]
+
+
+def _open(folder: Path, run: dict[str, Any]) -> Results:
+    settings = EvaluationSettings.from_dict(run["settings"])
+    table = pq.read_table(folder / f"results.{run['pair']}.parquet")
+    keys = np.array(table["row"].to_pylist())
+    indices = np.array(table["index"].to_pylist())
+    numbers = [name for name in table.column_names if name not in ("index", "row", "text", "calls", "status", "exact")]
+    columns = {name: np.array(table[name].to_pylist(), dtype=np.float64) for name in numbers}
+    texts, calls = table["text"].to_pylist(), table["calls"].to_pylist()
+    rows, done = {}, sorted(set(indices.tolist()))
+    for row in [*table_rows(settings), *figure_rows(settings)]:
+        chosen = np.flatnonzero(keys == row.key)
+        rows[row.key] = RowResults(
+            row,
+            [texts[i] for i in chosen],
+            {name: values[chosen] for name, values in columns.items()},
+            [json.loads(calls[i]) for i in chosen],
+        )
+    failures = (folder / f"failures.{run['pair']}.jsonl").read_text(encoding="utf-8").splitlines()
+    failed = {entry["index"]: entry["error"] for entry in map(json.loads, failures)}
+    sentences = [run["sentences"][i] for i in done]
+    return Results(
+        folder,
+        run["pair"],
+        settings,
+        run["utilities"],
+        run["version"],
+        done,
+        [source for _, source, _ in sentences],
+        [reference for _, _, reference in sentences],
+        rows,
+        run["sentences"],
+        failed,
+    )

@@ -1,0 +1,126 @@
+"""Reference–hypothesis pairs with a score: files, MQM and BLEURT-20 ratings, and batches for a BLEURT network."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+import torch
+
+from evaluation.assets import find, read_lines
+from evaluation.training.bitext import pad_rows
+from evaluation.training.trainer import length_batches
+from hf_acpmbr.files import write_atomically
+
+SPECIAL_PIECES = ("[CLS]", "[SEP]")
+# MQM has a long tail of very bad segments that would rule a squared error.
+WORST_MQM = -15.0
+
+
+@dataclass(frozen=True)
+class RatedPair:
+    reference: str
+    hypothesis: str
+    score: float
+
+
+def cached_chunks(folder: Path, chunks: int, make: Callable[[int], list[RatedPair]]) -> list[list[RatedPair]]:
+    """`make(k)` for each k; what an earlier run has already made is read from `folder`."""
+    result = []
+    for k in range(chunks):
+        path = folder / f"pairs-{k:03d}.jsonl.gz"
+        if not path.exists():
+            lines = "".join(json.dumps(vars(pair), ensure_ascii=False) + "\n" for pair in make(k))
+            write_atomically(path, gzip.compress(lines.encode()))
+            print(f"{path.name}: {k + 1} of {chunks}", flush=True)
+        result.append([RatedPair(**row) for row in read_lines(path)])
+    return result
+
+
+def read_ratings(data: Path | None, kind: str, part: str) -> list[RatedPair]:
+    """Ratings of a kind ("mqm", "bleurt20") in the data folder, for "train" or "test"."""
+    rows = read_lines(find("ratings", f"{kind}.{part}.en-de.jsonl.gz", data))
+    return [RatedPair(row["reference"], row["hypothesis"], float(row[kind])) for row in rows]
+
+
+def training_ratings(data: Path | None) -> list[RatedPair]:
+    """BLEURT-20 scores as they are, and MQM moved to their mean and spread."""
+    bleurt, mqm = (read_ratings(data, kind, "train") for kind in ("bleurt20", "mqm"))
+    scores = np.array([pair.score for pair in bleurt])
+    human = np.array([max(pair.score, WORST_MQM) for pair in mqm])
+    moved = (human - human.mean()) / human.std() * scores.std() + scores.mean()
+    return bleurt + [RatedPair(p.reference, p.hypothesis, float(s)) for p, s in zip(mqm, moved, strict=True)]
+
+
+def train_pieces(texts: Iterable[str], path: Path, size: int, seed: int) -> None:
+    """BLEURT's kind of vocabulary: padding is 0 and `[CLS]`, `[SEP]` are pieces.
+
+    No normalisation table: it would take a quarter of a megabyte in each of the three model folders.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sentencepiece.set_random_generator_seed(seed)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_prefix=str(path.with_suffix("")),
+        model_type="unigram",
+        vocab_size=size,
+        character_coverage=0.9995,
+        normalization_rule_name="identity",
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=list(SPECIAL_PIECES),
+        num_threads=1,
+        minloglevel=2,
+    )
+    path.with_suffix(".vocab").unlink()
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """`[CLS] reference [SEP] hypothesis [SEP]` of B pairs: ids, segments and mask (B, L), scores (B,)."""
+
+    ids: torch.Tensor
+    segments: torch.Tensor
+    mask: torch.Tensor
+    scores: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        return self.ids.numel()
+
+
+class RatedPairs:
+    """Token ids and scores of rated pairs; each side keeps at most half of the network's positions."""
+
+    def __init__(self, pairs: Sequence[RatedPair], pieces: Path, positions: int) -> None:
+        model = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
+        self.cls, self.sep = (model.piece_to_id(piece) for piece in SPECIAL_PIECES)
+        room = (positions - 3) // 2
+        self.references = [row[:room] for row in model.encode([pair.reference for pair in pairs])]
+        self.hypotheses = [row[:room] for row in model.encode([pair.hypothesis for pair in pairs])]
+        self.scores = np.array([pair.score for pair in pairs], dtype=np.float32)
+        sides = zip(self.references, self.hypotheses, strict=True)
+        self.lengths = np.array([[len(reference) + len(hypothesis) + 3] for reference, hypothesis in sides])
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def plan(self, seed: int, epoch: int, batch_tokens: int) -> list[np.ndarray]:
+        """Pair indices of each batch of an epoch."""
+        return length_batches(self.lengths, batch_tokens, seed, epoch)
+
+    def batch(self, indices: np.ndarray) -> PairBatch:
+        rows, segments = [], []
+        for k in indices:
+            reference, hypothesis = self.references[k], self.hypotheses[k]
+            rows.append([self.cls, *reference, self.sep, *hypothesis, self.sep])
+            segments.append([0] * (len(reference) + 2) + [1] * (len(hypothesis) + 1))
+        ids = pad_rows(rows, 0)
+        return PairBatch(ids, pad_rows(segments, 0), (ids != 0).long(), torch.from_numpy(self.scores[indices]))

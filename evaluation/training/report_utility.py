@@ -1,0 +1,107 @@
+"""Scores the embedded utilities: agreement with BLEURT-20 and human MQM, and of the distilled ones with their target.
+
+python -m evaluation.training.report_utility --output evaluation/training/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import kendalltau, pearsonr
+
+from evaluation.assets import DATA_HELP
+from evaluation.benchmarks.measures import full_matrix
+from evaluation.training.bitext import tatoeba
+from evaluation.training.rated_pairs import read_ratings
+from evaluation.training.translation import sample_translations
+from hf_acpmbr import load_utility
+from hf_acpmbr.embedded import UTILITIES, load_translator
+
+STRING_METRICS = ("chrf", "bleu")
+
+
+def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[str, object]]:
+    """Kendall's τ and Pearson's r of each utility with each kind of rating."""
+    rows: list[dict[str, object]] = []
+    for column in ("bleurt20", "mqm"):
+        pairs = read_ratings(data, column, "test")[:limit]
+        ratings = [pair.score for pair in pairs]
+        for name in names:
+            start = time.perf_counter()
+            scores = load_utility(name).score([p.hypothesis for p in pairs], [p.reference for p in pairs])
+            seconds = time.perf_counter() - start
+            tau, r = float(kendalltau(scores, ratings)[0]), float(pearsonr(scores, ratings)[0])
+            row = {"ratings": column, "utility": name, "pairs": len(pairs), "kendall": tau, "pearson": r}
+            rows.append({**row, "pairs_per_second": len(pairs) / seconds})
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def matrix_rows(
+    pairs: list[tuple[str, str]], names: list[str], sentences: int, samples: int
+) -> list[dict[str, object]]:
+    """Correlation with the target over the matrices of ε-samples, per sentence and then averaged."""
+    model, tokenizer = load_translator()
+    torch.manual_seed(0)
+    target = load_utility("embedded")
+    guides = {name: load_utility(name) for name in names}
+    entries: dict[str, list[float]] = {name: [] for name in names}
+    choices: dict[str, list[float]] = {name: [] for name in names}
+    for side, languages in ((0, ("en", "de")), (1, ("de", "en"))):
+        texts = [pair[side] for pair in pairs[side :: len(pairs) // (sentences // 2)]]
+        for drawn in sample_translations(model, tokenizer, texts, *languages, samples):
+            unique = sorted(set(drawn))
+            if len(unique) < 5:
+                continue
+            truth, off = full_matrix(target, unique), ~np.eye(len(unique), dtype=bool)
+            for name, guide in guides.items():
+                scores = full_matrix(guide, unique)
+                entries[name].append(float(pearsonr(scores[off], truth[off])[0]))
+                choices[name].append(float(kendalltau(scores.mean(1), truth.mean(1))[0]))
+    return [
+        {
+            "utility": name,
+            "matrices": len(entries[name]),
+            "pearson of entries": float(np.mean(entries[name])),
+            "kendall of expected utilities": float(np.nanmean(choices[name])),
+        }
+        for name in names
+    ]
+
+
+def markdown(rows: list[dict[str, object]]) -> list[str]:
+    """A table of equal dictionaries."""
+    head = list(rows[0])
+    cells = [[f"{row[key]:.3f}" if isinstance(row[key], float) else str(row[key]) for key in head] for row in rows]
+    return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells)]
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help=DATA_HELP)
+    parser.add_argument("--output", type=Path, default=Path("evaluation/training/results"))
+    parser.add_argument("--limit", type=int, default=10_000, help="at most so many rated pairs of each kind")
+    parser.add_argument("--sentences", type=int, default=40, help="sentences whose matrices are compared")
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args(given)
+    torch.set_num_threads(args.threads)
+    distilled = [name for name in UTILITIES if name != "embedded"]
+    rated = rating_rows(args.data, [*STRING_METRICS, *UTILITIES], args.limit)
+    compared = matrix_rows(tatoeba("test", args.data), [*distilled, *STRING_METRICS], args.sentences, args.samples)
+    lines = ["With the ratings of WMT'23:", "", *markdown(rated)]
+    lines += ["", "With the target `embedded` over matrices of the translator's ε-samples:", "", *markdown(compared)]
+    args.output.mkdir(parents=True, exist_ok=True)
+    (args.output / "utility.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = json.dumps({"ratings": rated, "matrices": compared}, indent=2)
+    (args.output / "utility.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

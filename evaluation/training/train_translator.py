@@ -1,0 +1,140 @@
+"""Trains the embedded translator: a small M2M100 for English↔German on Tatoeba, on one or two processor cores.
+
+    python -m evaluation.training.train_translator --output FOLDER --minutes 105
+
+The run continues from FOLDER/checkpoint.pt if there is one; `--init MODEL_FOLDER` starts a new schedule from exported
+weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import sacrebleu
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
+
+from evaluation.assets import DATA_HELP
+from evaluation.training.bitext import Batch, Bitext, Model, Tokenizer, tatoeba, train_tokenizer
+from evaluation.training.trainer import Trainer, add_training_arguments, prepare_process
+from evaluation.training.translation import token_losses, translate
+
+
+def build_model(tokenizer: Tokenizer, args: argparse.Namespace) -> Model:
+    config = M2M100Config(
+        vocab_size=args.vocabulary,
+        max_position_embeddings=256,
+        d_model=args.width,
+        encoder_layers=args.encoder_layers,
+        decoder_layers=args.decoder_layers,
+        encoder_ffn_dim=args.feed_forward,
+        decoder_ffn_dim=args.feed_forward,
+        encoder_attention_heads=args.heads,
+        decoder_attention_heads=args.heads,
+        dropout=args.dropout,
+        attention_dropout=0.0,
+        encoder_layerdrop=0.0,
+        decoder_layerdrop=0.0,
+        init_std=args.width**-0.5,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.eos_token_id,
+    )
+    model: Model = M2M100ForConditionalGeneration(config)
+    # Residual branches that start at zero let a pre-norm network train at a high rate from the first step.
+    for name, parameter in model.named_parameters():
+        if name.endswith(("out_proj.weight", "fc2.weight")):
+            torch.nn.init.zeros_(parameter)
+    # Tied to the output, full-size embeddings would make an empty network predict its own input with certainty.
+    model.get_input_embeddings().weight.data.mul_(0.5)
+    return model
+
+
+def batch_loss(model: Model, batch: Batch) -> tuple[torch.Tensor, int]:
+    """Summed cross-entropy (nats) of the targets, and how many tokens that are."""
+    losses, _ = token_losses(model, batch)
+    return losses.sum(), len(losses)
+
+
+def evaluate(model: Model, tokenizer: Tokenizer, dev: Bitext, pairs: list[tuple[str, str]]) -> dict[str, float]:
+    """Dev loss per token over both directions and greedy BLEU of each direction."""
+    total, tokens = 0.0, 0
+    for indices in dev.plan(seed=0, epoch=0, batch_tokens=4096):
+        loss, count = batch_loss(model, dev.batch(indices))
+        total, tokens = total + float(loss), tokens + count
+    result = {"dev_loss": total / tokens}
+    for side, source, target in ((0, "en", "de"), (1, "de", "en")):
+        hypotheses = translate(model, tokenizer, [pair[side] for pair in pairs], source, target)
+        references = [[pair[1 - side] for pair in pairs]]
+        result[f"bleu_{source}-{target}"] = sacrebleu.corpus_bleu(hypotheses, references).score
+    return result
+
+
+def export(model: Model, tokenizer: Tokenizer, folder: Path) -> None:
+    """fp16 safetensors with the tokenizer's files, as `AutoModelForSeq2SeqLM` and `AutoTokenizer` load them."""
+    half: Model = M2M100ForConditionalGeneration(model.config)
+    half.load_state_dict(model.state_dict())
+    half.generation_config.max_new_tokens = half.config.max_position_embeddings // 2
+    half.half().save_pretrained(folder)
+    tokenizer.src_lang = "en"
+    tokenizer.save_pretrained(folder)
+
+
+def train(model: Model, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
+    data = Bitext(tatoeba("train", args.data), tokenizer)
+    dev_pairs = tatoeba("dev", args.data)[:: 1000 // args.dev_sentences]
+    dev = Bitext(dev_pairs, tokenizer)
+    size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    print(f"{size:.2f}M parameters, {len(data)} directed pairs, {data.lengths.sum()} tokens per epoch", flush=True)
+    Trainer(model, lambda batch: batch_loss(model, batch), args).run(
+        lambda epoch: data.plan(args.seed, epoch, args.batch_tokens),
+        data.batch,
+        lambda: evaluate(model, tokenizer, dev, dev_pairs),
+        args.output,
+    )
+
+
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help=DATA_HELP)
+    parser.add_argument("--output", type=Path, required=True, help="checkpoint, curve and the exported model")
+    parser.add_argument("--init", type=Path, help="exported model folder to continue from with a new schedule")
+    parser.add_argument("--vocabulary", type=int, default=5120)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--feed-forward", type=int, default=768)
+    parser.add_argument("--encoder-layers", type=int, default=3)
+    parser.add_argument("--decoder-layers", type=int, default=2)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--dev-sentences", type=int, default=200)
+    add_training_arguments(parser, minutes=105.0, eval_every=150)
+    return parser.parse_args(given)
+
+
+def load_or_build(args: argparse.Namespace) -> tuple[Model, Tokenizer]:
+    """The model to start from: exported weights (`--init`), or a new one with its own vocabulary."""
+    if args.init:
+        model = AutoModelForSeq2SeqLM.from_pretrained(args.init, dtype=torch.float32, dropout=args.dropout)
+        return model, AutoTokenizer.from_pretrained(args.init)
+    folder = args.output / "tokenizer"
+    if (folder / "vocab.json").exists():
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder)
+    else:
+        tokenizer = train_tokenizer(tatoeba("train", args.data), folder, args.vocabulary, args.seed)
+    return build_model(tokenizer, args), tokenizer
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    args = parse_arguments(given)
+    prepare_process(args)
+    args.output.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_or_build(args)
+    train(model, tokenizer, args)
+    export(model, tokenizer, args.output / "model")
+
+
+if __name__ == "__main__":
+    main()

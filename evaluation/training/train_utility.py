@@ -1,0 +1,111 @@
+"""Trains the embedded utility: a small BLEURT, pre-trained on synthetic pairs, then on BLEURT-20 scores and human MQM.
+
+    python -m evaluation.training.train_utility --translator FOLDER --output FOLDER
+
+Every stage keeps what it has made in the output folder and continues there when the command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from evaluation.assets import DATA_HELP
+from evaluation.training.bitext import tatoeba
+from evaluation.training.rated_pairs import (
+    RatedPair,
+    RatedPairs,
+    cached_chunks,
+    read_ratings,
+    train_pieces,
+    training_ratings,
+)
+from evaluation.training.synthetic_pairs import SyntheticPairs
+from evaluation.training.trainer import add_training_arguments, prepare_process
+from evaluation.training.translation import load
+from evaluation.training.utility_network import PIECES, POSITIONS, SIZES, build_network, export, fit, translator_vectors
+
+
+def synthetic_chunks(args: argparse.Namespace) -> list[list[RatedPair]]:
+    maker = SyntheticPairs(tatoeba("train", args.data), load(args.translator), seed=args.seed)
+    return cached_chunks(args.output / "synthetic", args.chunks, lambda k: maker.chunk(k, args.chunk_sentences))
+
+
+def stage_arguments(args: argparse.Namespace, minutes: float, **changes: float) -> argparse.Namespace:
+    """The training options of one stage."""
+    stage = copy.copy(args)
+    stage.minutes = minutes
+    for name, value in changes.items():
+        setattr(stage, name, value)
+    return stage
+
+
+def split_by_reference(pairs: list[RatedPair], held_out: int, seed: int) -> tuple[list[RatedPair], list[RatedPair]]:
+    """(train, held out): no reference is on both sides."""
+    references = sorted({pair.reference for pair in pairs})
+    random.Random(seed).shuffle(references)
+    counts = dict.fromkeys(references, 0)
+    for pair in pairs:
+        counts[pair.reference] += 1
+    kept_out: set[str] = set()
+    total = 0
+    for reference in references:
+        if total >= held_out:
+            break
+        kept_out.add(reference)
+        total += counts[reference]
+    return (
+        [pair for pair in pairs if pair.reference not in kept_out],
+        [pair for pair in pairs if pair.reference in kept_out],
+    )
+
+
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help=DATA_HELP)
+    parser.add_argument("--translator", type=Path, default=Path("hf_acpmbr/embedded/translator"))
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--chunks", type=int, default=12, help="chunks of synthetic pairs, the last one held out")
+    parser.add_argument("--chunk-sentences", type=int, default=2000)
+    parser.add_argument("--pieces", type=int, default=PIECES, help="size of the vocabulary")
+    parser.add_argument("--held-out", type=int, default=1000, help="rated pairs kept out to watch the training")
+    parser.add_argument("--pretrain-minutes", type=float, default=30.0)
+    parser.add_argument("--finetune-minutes", type=float, default=30.0)
+    parser.add_argument("--replay", type=float, default=0.7, help="synthetic pairs for each rated one in fine-tuning")
+    add_training_arguments(parser, rate=1.5e-3, muon_rate=0.01)
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    args = parse_arguments(given)
+    prepare_process(args)
+    *chunks, dev = synthetic_chunks(args)
+    synthetic = [pair for chunk in chunks for pair in chunk]
+    ratings, held_out = split_by_reference(training_ratings(args.data), args.held_out, args.seed)
+    pieces = args.output / "spm.model"
+    if not pieces.exists():
+        shuffled = random.Random(args.seed).sample(synthetic, min(len(synthetic), 30_000))
+        shuffled += random.Random(args.seed).sample(ratings, min(len(ratings), 5_000))
+        texts = (text for pair in shuffled for text in (pair.reference, pair.hypothesis))
+        train_pieces(texts, pieces, args.pieces, args.seed)
+    network = build_network(SIZES["embedded"], args.pieces, translator_vectors(pieces, args.translator))
+    bleurt = set(read_ratings(args.data, "bleurt20", "train"))
+    checks = {
+        "synthetic": RatedPairs(dev[:3000], pieces, POSITIONS),
+        "bleurt": RatedPairs([pair for pair in held_out if pair in bleurt], pieces, POSITIONS),
+        "mqm": RatedPairs([pair for pair in held_out if pair not in bleurt], pieces, POSITIONS),
+    }
+    first = stage_arguments(args, args.pretrain_minutes)
+    fit(network, RatedPairs(synthetic, pieces, POSITIONS), checks, first, args.output / "pretraining")
+    replay = random.Random(args.seed).sample(synthetic, min(len(synthetic), int(args.replay * len(ratings))))
+    mixed = RatedPairs(ratings + replay, pieces, POSITIONS)
+    second = stage_arguments(args, args.finetune_minutes, rate=args.rate / 3, muon_rate=args.muon_rate / 3)
+    fit(network, mixed, checks, second, args.output / "finetuning")
+    export(network, pieces, args.output / "model")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Phase 4: every row of the table and point of the figures decides for every source."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from evaluation.benchmarks.measures import regret, squared_error
+from evaluation.wmt.phases.base import Given, Phase, Record, Source
+from evaluation.wmt.phases.candidates import CandidatesPhase
+from evaluation.wmt.phases.matrices import MatrixPhase
+from evaluation.wmt.phases.reference import ReferencePhase
+from evaluation.wmt.phases.utility import Description, open_utility
+from evaluation.wmt.rows import Row, all_rows
+from evaluation.wmt.settings import EvaluationSettings
+from hf_acpmbr import Candidates, Decision
+from hf_acpmbr.completion import ConvergenceWarning
+from hf_acpmbr.utilities import Utility
+
+Matrix = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Judges:
+    """What decides for one source.
+
+    Args:
+        utilities: by name; stored matrices or the real ones.
+        target: the name of the one that decides.
+        full: (n, n) the target's matrix, where it is known.
+        oracle: the target against the real reference, where the oracle is asked for.
+    """
+
+    utilities: Mapping[str, Utility]
+    target: str
+    full: Matrix | None = None
+    oracle: Utility | None = None
+
+
+def source_seed(seed: int, index: int) -> int:
+    """Each source has its own random pairs, whichever process meets it."""
+    return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def decide(rows: Sequence[Row], candidates: Candidates, judges: Judges, source: Source, seed: int) -> list[Decision]:
+    """The decisions of all rows for one source."""
+    decisions = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the paper too stops after 30 sweeps
+        for row in rows:
+            real = row.method == "oracle"
+            target = None if row.recipe.target is None else judges.utilities[judges.target]
+            decisions.append(
+                row.decoder.decode(
+                    candidates,
+                    [source.reference] if real else None,
+                    judges.oracle if real else target,
+                    [] if row.distilled is None else [judges.utilities[row.distilled]],
+                    source=source.text,
+                    seed=seed,
+                    full_matrix=None if real or target is None else judges.full,
+                )
+            )
+    return decisions
+
+
+def matrix_error(row: Row, decision: Decision, judges: Judges) -> float | None:
+    """MSE of what a row takes for the target's matrix; a distilled one and the target's are brought to one scale.
+
+    None where the two have opposite directions: then there is no scale for both.
+    """
+    if row.method != "distilled-mbr" or judges.full is None or decision.matrix is None:
+        return decision.completion_error
+    guide, target = judges.utilities[str(row.distilled)], judges.utilities[judges.target]
+    if guide.higher_is_better != target.higher_is_better:
+        return None
+    weights = decision.candidates.weights
+    return squared_error(decision.matrix, judges.full, weights, scale=guide.scale, truth_scale=target.scale)
+
+
+class DecisionsPhase(Phase[list[Record]]):
+    """From stored matrices where they are full, else with the utilities themselves, scoring only what is observed."""
+
+    name = "decisions"
+    expensive = False
+    schema: ClassVar[pa.Schema] = pa.schema(
+        {
+            "index": pa.int64(),
+            "row": pa.string(),
+            "text": pa.string(),
+            "chosen": pa.int64(),
+            "expected": pa.float64(),
+            "regret": pa.float64(),
+            "completion_error": pa.float64(),
+            "exact": pa.bool_(),
+            "calls": pa.string(),
+            "paper_cost": pa.float64(),
+            "status": pa.string(),
+            "unique": pa.int64(),
+            "drawn": pa.int64(),
+        }
+    )
+
+    def __init__(
+        self,
+        run: EvaluationSettings,
+        drawn: CandidatesPhase,
+        matrices: Sequence[MatrixPhase],
+        references: ReferencePhase,
+    ) -> None:
+        super().__init__(drawn.corpus, drawn.folder, (drawn, *matrices, references))
+        self.run, self.rows = run, all_rows(run)
+        self.drawn, self.matrices, self.references = drawn, matrices, references
+        self.loaded: dict[str, Utility] = {}
+        self.descriptions: dict[str, Description] = {}
+
+    def settings(self) -> object:
+        return [self.run.seed, [[row.key, row.recipe.to_dict(), row.count] for row in self.rows]]
+
+    def start(self, device: str) -> None:
+        self.descriptions = {phase.name: phase.description() for phase in (*self.matrices, self.references)}
+        if not self.matrices:
+            names = dict.fromkeys((self.run.target, *self.run.distilled))
+            self.loaded = {name: open_utility(self.run, name, device) for name in names}
+
+    def stop(self) -> None:
+        self.loaded = {}
+
+    def source_rows(self, source: Source, given: Given) -> list[Record]:
+        candidates = given[self.drawn]
+        judges = self._judges(source, given, candidates.texts)
+        decisions = decide(self.rows, candidates, judges, source, source_seed(self.run.seed, source.index))
+        return [self._record(source, *made, judges) for made in zip(self.rows, decisions, strict=True)]
+
+    def _judges(self, source: Source, given: Given, texts: Sequence[str]) -> Judges:
+        known = self.descriptions
+        oracle = known[self.references.name].utility(given[self.references][:, None], texts, [source.reference])
+        stored = {p.utility_name: known[p.name].utility(given[p], texts, texts) for p in self.matrices}
+        full = stored[self.run.target].matrix if stored else None
+        return Judges(stored or self.loaded, self.run.target, full, oracle)
+
+    def _record(self, source: Source, row: Row, decision: Decision, judges: Judges) -> Record:
+        lost, target = None, self.descriptions[self.references.name]
+        if judges.full is not None:
+            expected = judges.full @ decision.candidates.weights
+            lost = regret(expected, decision.index, higher_is_better=target.higher_is_better, scale=target.scale)
+        return {
+            "index": source.index,
+            "row": row.key,
+            "text": decision.text,
+            "chosen": decision.index,
+            "expected": float(decision.expected[decision.index]),
+            "regret": lost,
+            "completion_error": matrix_error(row, decision, judges),
+            "exact": decision.exact,
+            "calls": json.dumps(dict(decision.calls), sort_keys=True),
+            "paper_cost": decision.paper_cost,
+            "status": decision.status,
+            "unique": len(decision.candidates),
+            "drawn": decision.candidates.total,
+        }
+
+    def by_source(self, shard: int) -> Mapping[int, list[Record]]:
+        grouped: dict[int, list[Record]] = {}
+        for row in self.store.read(shard):
+            grouped.setdefault(row["index"], []).append(row)
+        return grouped

@@ -1,0 +1,118 @@
+"""The paper's experiment: draw, score, decode with every row of the table, evaluate; on one process or many.
+
+    accelerate launch evaluation/run_wmt.py --config evaluation/configs/paper_high.yaml
+    accelerate launch --multi_gpu --num_processes 2 evaluation/run_wmt.py --config embedded      # also 2 CPU processes
+
+Everything is kept in --output in shards, so a run that was killed goes on where it stopped and ends with the same
+files; the number of processes changes nothing in them. https://arxiv.org/abs/2512.01316
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluation.assets import DATA_HELP
+from evaluation.report.results import CORPUS_METRICS, open_results
+from evaluation.report.table import build_table
+from evaluation.wmt.data import COLUMNS, load_sentences
+from evaluation.wmt.launch import Workers
+from evaluation.wmt.merge import merge
+from evaluation.wmt.phases.base import Corpus, Phase, run_phase
+from evaluation.wmt.phases.candidates import CandidatesPhase
+from evaluation.wmt.phases.decisions import DecisionsPhase
+from evaluation.wmt.phases.matrices import MatrixPhase
+from evaluation.wmt.phases.metrics import MetricPhase
+from evaluation.wmt.phases.reference import ReferencePhase
+from evaluation.wmt.phases.utility import open_utility
+from evaluation.wmt.settings import EvaluationSettings, load_settings
+
+DEFAULT_OUTPUT = "runs"
+CHANGES = (
+    *("model.name", "target", "distilled", "metrics", "data.name", "data.pairs", "data.limit"),
+    *("sampling.num_candidates", "seed", "full_matrices"),
+)
+
+
+def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[Phase[Any]]:
+    """The steps for one language pair, in order."""
+    drawn = CandidatesPhase(corpus, folder, settings)
+    utilities = (settings.target, *settings.distilled) if settings.full_matrices else ()
+    matrices = [MatrixPhase(settings, name, drawn) for name in utilities]
+    reference = ReferencePhase(settings, drawn)
+    decisions = DecisionsPhase(settings, drawn, matrices, reference)
+    metrics = [MetricPhase(settings, name, decisions) for name in settings.metrics if name not in CORPUS_METRICS]
+    return [drawn, *matrices, reference, decisions, *metrics]
+
+
+def run(settings: EvaluationSettings, options: argparse.Namespace, folder: Path, workers: Workers) -> None:
+    """All language pairs; the main process then merges the shards."""
+    for name in settings.utility_options:
+        open_utility(settings, name, "cpu")  # nothing is loaded yet; an option with a typo ends the run here
+    for pair in settings.data.pairs:
+        rows = load_sentences(settings.data, pair, options.data_folder)
+        corpus = Corpus(pair, list(zip(*(rows[column] for column in COLUMNS), strict=True)), settings.shard_size)
+        steps = phases(settings, corpus, folder)
+        for phase in steps:
+            run_phase(phase, workers, options.overwrite, options.retry_failed)
+        if workers.is_main:
+            merge(settings, corpus, steps, folder)
+        workers.wait()
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", required=True, help="YAML file, or the name of one in evaluation/configs")
+    parser.add_argument("--output", type=Path, help=f"folder for everything (default {DEFAULT_OUTPUT}/<config's name>)")
+    parser.add_argument("--data-folder", type=Path, help=DATA_HELP)
+    changes = parser.add_argument_group("changes of the configuration")
+    changes.add_argument("--model", dest="model.name", help="Hub id, folder or 'embedded'")
+    changes.add_argument("--target", help="the utility that decides")
+    changes.add_argument("--distilled", nargs="+", help="its cheaper versions")
+    changes.add_argument("--metrics", nargs="+", help="columns of the table")
+    changes.add_argument(
+        "--data", dest="data.name", help="builtin, tatoeba, wmt23, …, a JSONL(.gz) file, a Hub dataset"
+    )
+    changes.add_argument("--pairs", dest="data.pairs", nargs="+", help="language pairs, such as en-de de-en")
+    changes.add_argument("--limit", dest="data.limit", type=int, help="only the first so many sentences")
+    changes.add_argument("--num-candidates", dest="sampling.num_candidates", type=int, help="N")
+    changes.add_argument("--seed", type=int)
+    changes.add_argument(
+        "--full-matrices",
+        dest="full_matrices",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="score every pair (for MBR, MSE and regret) or only what the decoders observe",
+    )
+    parser.add_argument("--processes", type=int, help="refuse to run with another number of processes")
+    parser.add_argument("--overwrite", action="store_true", help="replace results made with other settings")
+    parser.add_argument("--retry-failed", action="store_true", help="try again the sources that failed")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    settings = load_settings(options.config, {key: getattr(options, key) for key in CHANGES})
+    folder = options.output or Path(DEFAULT_OUTPUT) / settings.name
+    workers = Workers.start(settings.threads, options.processes)
+    try:
+        run(settings, options, folder, workers)
+        if workers.is_main:
+            report_to_terminal(folder)
+    finally:
+        workers.end()
+    return 0
+
+
+def report_to_terminal(folder: Path) -> None:
+    for results in open_results(folder):
+        print(f"\n{build_table(results).text()}")
+        if results.failed:
+            print(
+                f"\n{len(results.failed)} sources failed and are left out; --retry-failed tries them again "
+                f"(failures.{results.pair}.jsonl):"
+            )
+            for index, message in list(results.failed.items())[:5]:
+                print(f"  {index}: {message}")

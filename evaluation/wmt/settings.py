@@ -1,0 +1,225 @@
+"""What an evaluation run does, read from YAML: every key is checked, and an error names file, key and nearest name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sacrebleu
+import yaml
+
+from evaluation.assets import BUILTIN
+from evaluation.wmt.section import (
+    Keywords,
+    Section,
+    anything,
+    elsewhere,
+    generation,
+    keywords,
+    known,
+    mapping,
+    required,
+    sampling,
+    text,
+    texts,
+    utilities,
+    utility,
+)
+from hf_acpmbr import Recipe
+from hf_acpmbr.checks import flag, integer, number, one_of, optional, several
+from hf_acpmbr.recipe import NAMED, Sampling
+from hf_acpmbr.stage import nested, setting, suggest
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+
+
+@dataclass(frozen=True)
+class DataSettings(Section):
+    """Which sentences.
+
+    Args:
+        name: "builtin", "tatoeba", a test set of sacrebleu ("wmt23"), a JSONL(.gz) file, or a dataset id on the Hub.
+        pairs: language pairs, such as ["en-de", "de-en"]; each is evaluated on its own.
+        longest: leave out sources with more characters than this.
+        limit: of the others only the first so many.
+    """
+
+    name: str = required(known(lambda: [BUILTIN, "tatoeba", *sacrebleu.DATASETS], elsewhere))
+    pairs: tuple[str, ...] = required(texts)
+    longest: int | None = setting(None, optional(integer(1)))
+    limit: int | None = setting(None, optional(integer(1)))
+
+
+@dataclass(frozen=True)
+class ModelSettings(Section):
+    """Which model, and how a source becomes what it reads.
+
+    Args:
+        name: "embedded", a Hub id or a folder; encoder-decoder or decoder-only.
+        dtype: "float16", "bfloat16", …; default float32.
+        prompt, chat: for decoder-only models, see `hf_acpmbr.inputs.encode`; {source_language} and
+            {target_language} are filled in.
+        generate: further arguments of `model.generate`, such as max_new_tokens.
+        languages: the tokenizer's own codes where they differ from the pair's: {en: eng_Latn, de: deu_Latn}.
+    """
+
+    name: str = required(text)
+    dtype: str = setting("float32", one_of("float32", "float16", "bfloat16", "float64"))
+    prompt: str = setting("{source}", text)
+    chat: bool = setting(False, flag)
+    generate: Keywords = nested(generation, dict)
+    languages: Mapping[str, str] = nested(mapping(text), dict)
+
+
+@dataclass(frozen=True)
+class BlockSettings(Section):
+    """One block of the table: PMBR, and AC-PMBR with each distilled utility, at about equal cost.
+
+    Args:
+        recipe: "fast", "thorough", "paper-low", "paper-high".
+        count: "drawn": scores per drawn candidate, so never more expensive than the paper; "unique": per unique
+            candidate, so that rows hold as few scores as the paper's, whose candidates rarely repeat.
+        settings: keywords of `Recipe.named` for both methods.
+        pmbr: those of PMBR alone.
+        acpmbr: those of AC-PMBR alone.
+        guides: those of AC-PMBR with one distilled utility, by its name.
+    """
+
+    recipe: str = required(known(lambda: list(NAMED)))
+    count: str = setting("drawn", one_of("drawn", "unique"))
+    settings: Keywords = nested(keywords("decoder"), dict)
+    pmbr: Keywords = nested(keywords("decoder"), dict)
+    acpmbr: Keywords = nested(keywords("decoder"), dict)
+    guides: Mapping[str, Keywords] = nested(mapping(keywords("decoder")), dict)
+
+    def keywords(self, guide: str | None) -> dict[str, Any]:
+        """What is changed in the recipe of PMBR (no guide) or of AC-PMBR with this guide."""
+        own = self.pmbr if guide is None else {**self.acpmbr, **self.guides.get(guide, {})}
+        return {**self.settings, **own}
+
+
+@dataclass(frozen=True)
+class FigureSettings(Section):
+    """What the figures show besides the table's rows; empty lists leave a figure out.
+
+    Args:
+        scores_per_row: of the curves over the cost: target scores per row of AC-PMBR (PMBR has twice as many).
+        agreement: the values of γ.
+        base: the block of `budgets` that the curves over the cost vary; default: the first.
+    """
+
+    scores_per_row: tuple[float, ...] = setting((), several(number(0, above=True), least=0))
+    agreement: tuple[float, ...] = setting((), several(number(0), least=0))
+    base: str | None = setting(None, optional(text))
+
+
+@dataclass(frozen=True)
+class EvaluationSettings(Section):
+    """A whole run.
+
+    Args:
+        target: the utility that decides.
+        distilled: its cheaper versions; each has its rows.
+        metrics: columns: "bleu", "chrf", "chrf++" and "ter" on the corpus by sacrebleu, any other utility as a mean.
+        budgets: blocks of the table by name.
+        sampling: keywords of `Recipe.named` for the draws; candidates serve as pseudo-references too.
+        utility_options: of `load_utility`, for each utility by name: {bleurt-20: {batch_tokens: 16384}}.
+        full_matrices: score every pair, which MBR, MBR with a distilled utility, MSE and regret need.
+        shard_size: sentences in one file of results: what a killed run loses at most, for each process.
+        threads: of torch, for each process on a CPU; their number changes the last digits, so it is fixed.
+        seed: of the draws and of the observed pairs.
+    """
+
+    name: str = required(text)
+    data: DataSettings = required(DataSettings.check)  # noqa: RUF009
+    model: ModelSettings = required(ModelSettings.check)  # noqa: RUF009
+    target: str = required(utility)
+    distilled: tuple[str, ...] = required(utilities)
+    metrics: tuple[str, ...] = required(utilities)
+    budgets: Mapping[str, BlockSettings] = required(mapping(BlockSettings.check))
+    sampling: Keywords = nested(sampling, dict)
+    figures: FigureSettings = nested(FigureSettings.check, FigureSettings)
+    utility_options: Mapping[str, Keywords] = nested(mapping(mapping(anything)), dict)
+    full_matrices: bool = setting(True, flag)
+    shard_size: int = setting(8, integer(1))
+    threads: int = setting(1, integer(1))
+    seed: int = setting(0, integer(0))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        repeated = [name for name in self.distilled if name == self.target or self.distilled.count(name) > 1]
+        if repeated:
+            raise ValueError(f"distilled must name other utilities than target, each once; {repeated[0]!r} is repeated")
+        _subset("figures.base", [self.figures.base] if self.figures.base else [], self.budgets)
+        codes = sorted({code for pair in self.data.pairs for code in pair.split("-")})
+        _subset("model.languages", self.model.languages, codes)
+        _subset("utility_options", self.utility_options, [self.target, *self.distilled, *self.metrics])
+        for name, block in self.budgets.items():
+            _subset(f"budgets.{name}.guides", block.guides, self.distilled)
+            try:
+                for guide in (None, *self.distilled):
+                    self.block_recipe(block, guide)
+            except ValueError as error:
+                raise ValueError(f"budgets.{name}: {error}") from None
+
+    @property
+    def drawing(self) -> Sampling:
+        """How candidates are drawn."""
+        return Recipe.named(**self.sampling).sampling
+
+    def recipe(self, decoder: str, target: bool = True, guide: str | None = None) -> Recipe:
+        """A recipe for this run's sampling and utilities with a decoder that has no settings."""
+        return self._named("auto", target, guide, decoder=decoder)
+
+    def block_recipe(self, block: BlockSettings, guide: str | None) -> Recipe:
+        """PMBR's recipe of a block, or that of AC-PMBR with this guide."""
+        return self._named(block.recipe, True, guide, **block.keywords(guide))
+
+    def _named(self, name: str, target: bool, guide: str | None, **changes: Any) -> Recipe:
+        specs = [{"name": each, **self.utility_options.get(each, {})} for each in (self.target, guide or "")]
+        return Recipe.named(
+            name,
+            target=specs[0] if target else None,
+            distilled=specs[1:] if guide else (),
+            seed=self.seed,
+            **self.sampling,
+            **changes,
+        )
+
+
+def _subset(key: str, given: Iterable[str], names: Iterable[str]) -> None:
+    names = list(names)
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{key}: {name!r} is unknown: {suggest(str(name), names)}")
+
+
+def load_settings(file: str | Path, overrides: Mapping[str, Any] | None = None) -> EvaluationSettings:
+    """Read a YAML file, or one of `evaluation/configs` by name.
+
+    Args:
+        overrides: values by dotted key, such as {"data.limit": 30}; None leaves the file's value.
+    """
+    path = Path(file)
+    if not path.is_file() and path.parent == Path():
+        path = CONFIGS / f"{path.stem}.yaml"
+    if not path.is_file():
+        names = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+        raise FileNotFoundError(f"there is no configuration {file}: {suggest(str(file), names)}")
+    try:
+        values = mapping(anything)("a configuration", yaml.safe_load(path.read_text(encoding="utf-8")))
+        for key, value in (overrides or {}).items():
+            if value is not None:
+                _put(values, key, value)
+        return EvaluationSettings.from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for name in path:
+        values = values.setdefault(name, {})
+    values[last] = value
