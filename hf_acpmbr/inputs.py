@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from .sampling import Request, Truncation, source_key
+from .protocols import Sampler
+from .sampling import Request, source_key
 
 if TYPE_CHECKING:
     import torch
     from transformers import GenerationConfig
 
-# What `generate` fills in when nobody asked for anything.
-_UNSET = {"temperature": (None, 1.0), "top_k": (None, 0, 50), "top_p": (None, 1.0), "epsilon_cutoff": (None, 0.0)}
+logger = logging.getLogger(__name__)
+
+# The sampling fields of a GenerationConfig: what `generate` fills in when nobody asked for anything, and our name.
+_SAMPLING: dict[str, tuple[tuple[float | None, ...], str | None]] = {
+    "temperature": ((None, 1.0), "temperature"),
+    "top_k": ((None, 0, 50), "top_k"),
+    "top_p": ((None, 1.0), "top_p"),
+    "min_p": ((None, 0.0), "min_p"),
+    "typical_p": ((None, 1.0), "typical_p"),
+    "epsilon_cutoff": ((None, 0.0), "epsilon"),
+    "eta_cutoff": ((None, 0.0), "eta"),
+    "top_h": ((None,), None),
+}
+# What MBR cannot do beside its own way of decoding, and what to do instead.
+_OTHER_DECODING = ("penalty_alpha", "dola_layers", "diversity_penalty", "force_words_ids", "constraints")
+_RECORDS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What the call of `generate` was given and does not pass on to a custom_generate callable.
+
+    Args:
+        options: the keywords of the call.
+        streamer, assistant_model: as given, else None.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    streamer: Any = None
+    assistant_model: Any = None
+
+    @classmethod
+    def find(cls) -> Caller:
+        """Read from the frame of the running `generate`; transformers hands over neither streamer nor assistant."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            values = frame.f_locals
+            if frame.f_code.co_name == "generate" and "custom_generate" in values and "streamer" in values:
+                return cls(dict(values.get("kwargs") or {}), values["streamer"], values.get("assistant_model"))
+            frame = frame.f_back
+        return cls()
 
 
 def read_request(
@@ -24,7 +69,6 @@ def read_request(
     generation_config: GenerationConfig,
     inputs_tensor: torch.Tensor | None,
     model_kwargs: Mapping[str, Any],
-    truncation: Truncation,
 ) -> Request:
     """The arguments of a custom_generate callable, without sampling warpers and with one row for each source."""
     import numpy as np
@@ -32,10 +76,10 @@ def read_request(
 
     from .sampling.base import rows_of
 
-    check_conflicts(generation_config, truncation)
-    copies = generation_config.num_return_sequences or 1
+    # What generate repeated each source by; a model's own num_beams counts too.
+    copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
     with torch.no_grad():
-        first = np.arange(0, input_ids.shape[0], copies)  # generate repeats each source num_return_sequences times
+        first = np.arange(0, input_ids.shape[0], copies)
         ids = rows_of(input_ids, first)
         cache = model_kwargs.get("past_key_values")
         kwargs = rows_of({name: value for name, value in model_kwargs.items() if name != "past_key_values"}, first)
@@ -52,24 +96,43 @@ def read_request(
     )
 
 
-def check_conflicts(config: GenerationConfig, truncation: Truncation) -> None:
-    """Settings of the caller that cannot hold raise; those that are overruled warn."""
-    if (config.num_beams or 1) > 1:
+def check_conflicts(config: GenerationConfig, own: GenerationConfig, sampler: Sampler, caller: Caller) -> None:
+    """Settings of the caller that cannot hold raise, those that are overruled warn; the model's own do neither."""
+
+    def given(name: str) -> Any:
+        """What this call asks for, beyond what the model says of itself."""
+        value = getattr(config, name, None)
+        return value if name in caller.options or value != getattr(own, name, None) else None
+
+    if (given("num_beams") or 1) > 1:
         raise ValueError(
-            f"num_beams={config.num_beams} conflicts with MBR, which draws its own candidates: leave it at 1; to "
-            "choose among the beams of a beam search give ACPMBR(generation_config=GenerationConfig(num_beams=...))"
+            f"num_beams={config.num_beams} conflicts with MBR, which draws its own candidates: leave it out; to choose "
+            "among the beams of a beam search give ACPMBR(generation_config=GenerationConfig(num_beams=...))"
         )
-    ours = {
-        "temperature": truncation.temperature,
-        "top_k": truncation.top_k,
-        "top_p": truncation.top_p,
-        "epsilon_cutoff": truncation.epsilon,
-    }
-    ignored = [
-        f"{name}={getattr(config, name)} (here {value})"
-        for name, value in ours.items()
-        if getattr(config, name, None) not in (*_UNSET[name], value)
-    ]
+    if (config.num_beams or 1) > 1:
+        _own_beams(config.num_beams)
+    if caller.assistant_model is not None or given("prompt_lookup_num_tokens") is not None:
+        raise ValueError(
+            "assistant_model and prompt_lookup_num_tokens speed up single samples and have no effect on MBR's "
+            "sampling, which already runs the model once per distinct prefix: leave them out"
+        )
+    if other := [name for name in _OTHER_DECODING if given(name)]:
+        raise ValueError(f"{', '.join(other)} asks for another way of decoding than MBR: leave it out")
+    if records := [name for name in _RECORDS if given(name)]:
+        raise ValueError(
+            f"{', '.join(records)}=True cannot be honoured: MBR scores texts, not tokens. "
+            "return_dict_in_generate=True gives an MBROutput with log-probabilities, utilities and matrices"
+        )
+    _warn_of_sampling(config, sampler, given)
+
+
+def _warn_of_sampling(config: GenerationConfig, sampler: Sampler, given: Any) -> None:
+    truncation = getattr(sampler, "truncation", None)
+    ignored = []
+    for name, (unset, ours) in _SAMPLING.items():
+        value, here = given(name), getattr(truncation, ours or "", None)
+        if value not in unset and value != here:
+            ignored.append(f"{name}={value} (here {here})")
     if ignored:
         warnings.warn(
             f"sampling settings given to generate are ignored: {', '.join(ignored)}; ACPMBR samples by its own, "
@@ -77,6 +140,11 @@ def check_conflicts(config: GenerationConfig, truncation: Truncation) -> None:
             UserWarning,
             stacklevel=4,
         )
+
+
+@functools.cache  # once per process
+def _own_beams(num_beams: int) -> None:
+    logger.info("the model's own num_beams=%d is left aside: MBR draws its own candidates", num_beams)
 
 
 def source_texts(tokenizer: Any, request: Request, given: Sequence[str] | None, needed: bool) -> list[str | None]:
@@ -94,25 +162,109 @@ def source_texts(tokenizer: Any, request: Request, given: Sequence[str] | None, 
     return list(tokenizer.batch_decode(request.input_ids if ids is None else ids, skip_special_tokens=True))
 
 
+@dataclass(frozen=True)
+class Prompting:
+    """How a source text becomes what the model reads.
+
+    Args:
+        prompt: with {source} in the place of the text.
+        chat: put the prompt into the tokenizer's chat template as one turn of the user.
+        too_long: what happens to sources beyond the model's limit: "cut" them, with a warning, or "refuse" them.
+    """
+
+    prompt: str = "{source}"
+    chat: bool = False
+    too_long: str = "cut"
+
+    def __post_init__(self) -> None:
+        if "{source}" not in self.prompt:
+            raise ValueError(f"prompt must have {{source}} where the text goes, got {self.prompt!r}")
+        if self.too_long not in ("cut", "refuse"):
+            raise ValueError(f"too_long must be 'cut' or 'refuse', got {self.too_long!r}")
+
+    def fill(self, tokenizer: Any, texts: Sequence[str]) -> list[str]:
+        """The texts as the model reads them."""
+        filled = [self.prompt.replace("{source}", text) for text in texts]
+        if self.chat:
+            turns = [[{"role": "user", "content": text}] for text in filled]
+            filled = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return filled
+
+
 def encode(
-    tokenizer: Any, texts: Sequence[str], model: Any, *, prompt: str = "{source}", chat: bool = False
+    tokenizer: Any,
+    texts: Sequence[str],
+    model: Any,
+    *,
+    prompt: str = "{source}",
+    chat: bool = False,
+    too_long: str = "cut",
+    max_new_tokens: int = 0,
 ) -> dict[str, torch.Tensor]:
     """A batch for `model`, on its device, padded on the right for an encoder and on the left for a decoder alone.
 
+    Sources beyond the model's limit are cut, with a warning that counts them, or refused.
+
     Args:
-        prompt: what the model reads, with {source} in the place of the text.
-        chat: put the prompt into the tokenizer's chat template as one turn of the user.
+        prompt, chat, too_long: see `Prompting`.
+        max_new_tokens: room to leave for the continuation of a decoder-only model.
     """
-    if "{source}" not in prompt:
-        raise ValueError(f"prompt must have {{source}} where the text goes, got {prompt!r}")
-    filled = [prompt.replace("{source}", text) for text in texts]
-    if chat:
-        turns = [[{"role": "user", "content": text}] for text in filled]
-        filled = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    how = Prompting(prompt, chat, too_long)
+    fitting = _fitted(tokenizer, texts, model, how, max_new_tokens)
     side = "right" if model.config.is_encoder_decoder else "left"
-    batch = tokenizer(filled, return_tensors="pt", padding=True, padding_side=side, add_special_tokens=not chat)
+    batch = tokenizer(
+        how.fill(tokenizer, fitting), return_tensors="pt", padding=True, padding_side=side, add_special_tokens=not chat
+    )
     batch.pop("token_type_ids", None)
     return {name: tensor.to(model.device) for name, tensor in batch.items()}
+
+
+def length_limit(tokenizer: Any, model: Any, max_new_tokens: int = 0) -> int | None:
+    """How many tokens the model can read, by its own account and its tokenizer's; None where neither says."""
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    known = [int(limit) for limit in limits if limit]
+    if model.config.is_encoder_decoder:
+        known = known[:1] if getattr(config, "relative_attention_num_buckets", None) is None else []
+    else:
+        known = [limit - max_new_tokens for limit in known]
+    if (tokens := getattr(tokenizer, "model_max_length", None)) and tokens < 10**6:
+        known.append(int(tokens))
+    return min(known) if known else None
+
+
+def _fitted(tokenizer: Any, texts: Sequence[str], model: Any, how: Prompting, max_new_tokens: int) -> list[str]:
+    """The texts, those that are too long cut at a token so that the filled prompt fits."""
+    limit = length_limit(tokenizer, model, max_new_tokens)
+    if limit is None:
+        return list(texts)
+    lengths = [
+        len(ids)
+        for ids in tokenizer(how.fill(tokenizer, texts), add_special_tokens=not how.chat, verbose=False)["input_ids"]
+    ]
+    long = [row for row, length in enumerate(lengths) if length > limit]
+    if not long:
+        return list(texts)
+    if how.too_long == "refuse":
+        row = long[0]
+        raise ValueError(
+            f"{len(long)} of {len(texts)} sources are longer than the model's {limit} tokens, the first is row {row} "
+            f"with {lengths[row]}: shorten it, or cut sources with too_long='cut'"
+        )
+    warnings.warn(
+        f"{len(long)} of {len(texts)} sources are longer than the model's {limit} tokens and are cut (row {long[0]} "
+        f"had {lengths[long[0]]}): split them into sentences, or refuse them with too_long='refuse'",
+        UserWarning,
+        stacklevel=3,
+    )
+    fitting = list(texts)
+    for row in long:
+        ids = tokenizer(texts[row], add_special_tokens=False, verbose=False)["input_ids"]
+        keep = len(ids) - (lengths[row] - limit)
+        if keep < 1:
+            raise ValueError(f"the prompt alone has more than the model's {limit} tokens: shorten the prompt")
+        fitting[row] = tokenizer.decode(ids[:keep], skip_special_tokens=True)
+    return fitting
 
 
 def language_token(tokenizer: Any, language: str) -> int | None:

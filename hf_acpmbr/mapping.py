@@ -1,14 +1,93 @@
-"""ACPMBR over a corpus: the function that `datasets.Dataset.map` applies to every batch."""
+"""ACPMBR over many sources: one batch of texts, and the function that `datasets.Dataset.map` applies to every batch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .inputs import encode
+from .inputs import Prompting, encode
+from .preferences import COLUMNS, Preferences, preference_columns
 
 if TYPE_CHECKING:
-    from .generate import ACPMBR
+    from .decoding import Decision
+    from .mbr import ACPMBR
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What came out for a batch of sources: a Decision for each, None where a blank source was left out."""
+
+    decisions: tuple[Decision | None, ...]
+    model_rows: int
+
+
+def decide_texts(
+    mbr: ACPMBR,
+    model: Any,
+    sources: Sequence[str | None],
+    *,
+    prompting: Prompting | None = None,
+    keep_blank: bool = False,
+    generate: Mapping[str, Any] | None = None,
+    first_row: int = 0,
+) -> Decided:
+    """Translate or continue a batch of texts.
+
+    Args:
+        prompting: how a source becomes what the model reads.
+        keep_blank: ask the model about sources without any text, too.
+        generate: further arguments of `model.generate`.
+        first_row: the number of the first source, for messages.
+    """
+    for row, source in enumerate(sources, first_row):
+        if not isinstance(source, str):
+            raise ValueError(f"row {row} has no text: got {source!r}; fill it, or leave the row out")
+    asked = [k for k, source in enumerate(sources) if keep_blank or (source or "").strip()]
+    decisions: list[Decision | None] = [None] * len(sources)
+    if not asked:
+        return Decided(tuple(decisions), 0)
+    texts = [str(sources[k]) for k in asked]
+    how, options = prompting or Prompting(), dict(generate or {})
+    room = int(options.get("max_new_tokens") or 0)
+    inputs = encode(
+        mbr.tokenizer, texts, model, prompt=how.prompt, chat=how.chat, too_long=how.too_long, max_new_tokens=room
+    )
+    output = model.generate(
+        **inputs,
+        custom_generate=mbr,
+        sources=texts,
+        return_dict_in_generate=True,
+        **_quiet_lengths(_with_stop_strings(options, mbr.tokenizer), inputs, model),
+    )
+    for k, decision in zip(asked, output.decisions, strict=True):
+        decisions[k] = decision
+    return Decided(tuple(decisions), int(output.model_rows))
+
+
+def _quiet_lengths(options: dict[str, Any], inputs: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """max_new_tokens as a max_length where the model has one of its own: `generate` would warn in every batch."""
+    own = getattr(model.generation_config, "max_length", None)
+    if options.get("max_new_tokens") is None or options.get("max_length") is not None or own is None:
+        return options
+    if model.config.is_encoder_decoder:
+        given = options.get("decoder_input_ids")
+        start = 1 if given is None else given.shape[1]
+    else:
+        start = inputs["input_ids"].shape[1]
+    changed = {name: value for name, value in options.items() if name != "max_new_tokens"}
+    return {**changed, "max_length": start + int(options["max_new_tokens"])}
+
+
+def _with_stop_strings(options: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """stop_strings as the criterion that `generate` would make of them if it gave a callable the tokenizer."""
+    if not (strings := options.pop("stop_strings", None)):
+        return options
+    from transformers import StoppingCriteriaList, StopStringCriteria
+
+    criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
+    criteria.append(StopStringCriteria(tokenizer, strings))
+    return {**options, "stopping_criteria": criteria}
 
 
 @dataclass(frozen=True)
@@ -22,8 +101,13 @@ class MapFunction:
         source_column: where the text to translate or continue is.
         prediction_column: where the chosen text goes; its expected utility goes to `<prediction_column>_utility`.
         nbest: with more than 1, the n best texts and utilities are added as lists (`<prediction_column>_nbest`, …).
-        prompt, chat: how a source becomes what the model reads, see `hf_acpmbr.inputs.encode`.
+        prompt, chat: how a source becomes what the model reads, see `hf_acpmbr.inputs.Prompting`.
+        too_long: "cut" sources at the model's limit, with a warning, or "refuse" them.
+        keep_blank: ask the model about blank sources, too; by default they give an empty text and utility NaN.
         generate: further arguments of `model.generate` (max_new_tokens, forced_bos_token_id, …).
+        preferences: True, the name of the pairs, or a `hf_acpmbr.preferences.Preferences`: adds TRL's `prompt`,
+            `chosen`, `rejected` with expected utilities and margin. There is then a row for each pair: sources without
+            one (ties, near-duplicates) are left out, those with several are repeated.
     """
 
     mbr: ACPMBR
@@ -33,23 +117,58 @@ class MapFunction:
     nbest: int = 1
     prompt: str = "{source}"
     chat: bool = False
+    too_long: str = "cut"
+    keep_blank: bool = False
     generate: dict[str, Any] = field(default_factory=dict)
+    preferences: bool | str | Mapping[str, Any] | Preferences | None = None
 
-    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def __post_init__(self) -> None:
+        Prompting(self.prompt, self.chat, self.too_long)
+        if isinstance(self.nbest, bool) or not isinstance(self.nbest, int) or self.nbest < 1:
+            raise ValueError(f"nbest must be an integer of at least 1, got {self.nbest!r}")
+        object.__setattr__(self, "preferences", Preferences.of(self.preferences))
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         if self.source_column not in batch:
             raise ValueError(f"no column {self.source_column!r} in the dataset: name it by source_column=")
-        sources = list(batch[self.source_column])
-        inputs = encode(self.mbr.tokenizer, sources, self.model, prompt=self.prompt, chat=self.chat)
-        output = self.model.generate(
-            **inputs, custom_generate=self.mbr, sources=sources, return_dict_in_generate=True, **self.generate
+        sources = batch[self.source_column]
+        if isinstance(sources, str) or sources is None:
+            raise ValueError("map_fn works on batches of rows: call ds.map(mbr.map_fn(model), batched=True)")
+        decided = decide_texts(
+            self.mbr,
+            self.model,
+            list(sources),
+            prompting=Prompting(self.prompt, self.chat, self.too_long),
+            keep_blank=self.keep_blank,
+            generate=self.generate,
         )
-        lists = [decision.nbest(self.nbest) for decision in output.decisions]
+        lists = [[] if decision is None else decision.nbest(self.nbest) for decision in decided.decisions]
         name = self.prediction_column
         added: dict[str, list[Any]] = {
-            name: [entries[0].text for entries in lists],
-            f"{name}_utility": [entries[0].expected for entries in lists],
+            name: [entries[0].text if entries else "" for entries in lists],
+            f"{name}_utility": [entries[0].expected if entries else float("nan") for entries in lists],
         }
         if self.nbest > 1:
             added[f"{name}_nbest"] = [[entry.text for entry in entries] for entries in lists]
             added[f"{name}_nbest_utility"] = [[entry.expected for entry in entries] for entries in lists]
-        return added
+        if self.preferences is None:
+            return added
+        return self._pairs(batch, added, decided.decisions)
+
+    def _pairs(
+        self, batch: Mapping[str, Any], added: Mapping[str, list[Any]], decisions: Sequence[Decision | None]
+    ) -> dict[str, list[Any]]:
+        """All columns with a row for each pair. `map` takes another number of rows if it is given every column."""
+        if taken := sorted((set(batch) & set(COLUMNS)) - {self.source_column}):
+            raise ValueError(f"the dataset has columns {taken} already: rename them, or leave preferences out")
+        sources = [str(source) for source in batch[self.source_column]]
+        prompts = [self.prompt.replace("{source}", source) for source in sources]
+
+        def score(row: int, hypotheses: list[str], references: list[str]) -> Any:
+            if self.mbr.target is None:
+                raise ValueError("preferences against a beam search need a target utility: ACPMBR(target=...)")
+            return self.mbr.target.score(hypotheses, references, [sources[row]] * len(hypotheses))
+
+        settings = Preferences.of(self.preferences) or Preferences()
+        columns = {**{name: batch[name] for name in batch}, **added}
+        return preference_columns(settings, columns, decisions, prompts, score, self.chat)

@@ -141,11 +141,13 @@ def test_candidates_from_outside_are_chosen_from() -> None:
         generate("llama", chrf("llama"), candidates=given[:2])
 
 
-def test_beams_of_a_beam_search_can_be_the_candidates(caplog: pytest.LogCaptureFixture) -> None:
-    mbr = chrf("m2m100", generation_config=GenerationConfig(num_beams=5))
+def test_beams_of_a_beam_search_can_be_the_candidates() -> None:
+    _, tokenizer = tiny_pair("m2m100")
+    search = GenerationConfig(num_beams=5)
+    mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=40, generation_config=search)
     out = generate("m2m100", mbr, return_dict_in_generate=True)
     assert all(candidates.total == 5 for candidates in out.candidates)
-    assert "num_beams=5" in caplog.text
+    assert "beam-search(num_beams=5" in out.decisions[0].signature
 
 
 class SourceAware:

@@ -1,16 +1,24 @@
-"""One step of ancestral sampling for many prefixes at once, by inversion of the cumulative distribution."""
+"""One step of ancestral sampling for many prefixes at once, by inversion of the cumulative distribution.
+
+Rows × vocabulary is the largest array of a step, so it is read as few times as the settings allow: once, where nothing
+but ε and constant bans stand between the logits and the draw. What comes back from the device comes in one read.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..candidates import FloatArray, IntArray
+from ._step import Step
+from ._survivors import Survivors, among_top, check_tops, on_host
 
-_MAX_ENTRIES = 1 << 22  # handled at once: 32 MB a float64 array, whatever the vocabulary
+_MAX_ENTRIES = 1 << 22  # of rows × vocabulary handled at once: 32 MB per float64 array, whatever the vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,97 +35,114 @@ class Children:
     child_of: IntArray
 
 
-def draw(
-    log_p: torch.Tensor, scores: torch.Tensor, keep: torch.Tensor, row_of: IntArray, uniforms: FloatArray
-) -> Children:
+class Drawn(NamedTuple):
+    """(c,) next token of every sample, its log-probability under the model and under the sampling distribution."""
+
+    tokens: IntArray
+    logprobs: FloatArray
+    sampling_logprobs: FloatArray
+
+
+def draw(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
     """Next token of every sample.
 
     Args:
-        log_p: (U, V) log-softmax of the raw logits, for the model's own log-probability.
-        scores: (U, V) after processors and truncation.
-        keep: (U, V) which tokens may be drawn.
+        step: (U, V) scores to draw from.
         row_of: (c,) ascending prefix row of each sample.
         uniforms: (c,) in [0, 1).
     """
-    vocabulary = scores.shape[1]
-    tokens, log_q = _invert(scores, keep, row_of, uniforms)
-    pairs, first, child_of = np.unique(row_of * vocabulary + tokens, return_index=True, return_inverse=True)
-    parents, chosen = np.divmod(pairs, vocabulary)
-    rows, columns = (torch.as_tensor(index, device=log_p.device) for index in (parents, chosen))
-    chosen_log_p = log_p[rows, columns].double().cpu().numpy()
-    return Children(parents, chosen, chosen_log_p, log_q[first], child_of.reshape(-1).astype(np.int64))
+    drawn = _drawn(step, row_of, uniforms)
+    vocabulary = step.scores.shape[1]
+    pairs, first, child_of = np.unique(row_of * vocabulary + drawn.tokens, return_index=True, return_inverse=True)
+    parents, tokens = np.divmod(pairs, vocabulary)
+    return Children(
+        parents, tokens, drawn.logprobs[first], drawn.sampling_logprobs[first], child_of.reshape(-1).astype(np.int64)
+    )
 
 
-def _invert(
-    scores: torch.Tensor, keep: torch.Tensor, row_of: IntArray, uniforms: FloatArray
-) -> tuple[IntArray, FloatArray]:
-    """(c,) token and its log-probability for every sample, in float64."""
-    device = torch.device("cpu") if scores.device.type == "mps" else scores.device  # mps has no float64
-    scores, keep = scores.to(device), keep.to(device)
-    top = scores.amax(dim=-1)
-    _check(top)
-    kept = int(keep.count_nonzero())
-    few = kept < keep.numel() // 4
-    invert = _invert_few if few else _invert_many
-    tokens = np.empty(row_of.shape, dtype=np.int64)
-    log_q = np.empty(row_of.shape, dtype=np.float64)
-    blocks = -(-(kept if few else keep.numel()) // _MAX_ENTRIES)
-    edges = np.linspace(0, len(scores), min(blocks, len(scores)) + 1).astype(int)
-    for start, end in itertools.pairwise(edges.tolist()):
-        low, high = np.searchsorted(row_of, [start, end])
-        row = torch.as_tensor(row_of[low:high] - start, device=device)
-        u = torch.as_tensor(uniforms[low:high], device=device)
-        tokens[low:high], log_q[low:high] = invert(scores[start:end], keep[start:end], top[start:end], row, u)
-    return tokens, log_q
+def _drawn(step: Step, row_of: IntArray, uniforms: FloatArray) -> Drawn:
+    """By the way that reads least: the survivors where they are few, the whole vocabulary otherwise."""
+    device = step.scores.device.type
+    if reads_are_free(device):
+        return _by_groups(step, row_of, uniforms) if step.cuts else _from_all(step, row_of, uniforms)
+    if step.log_epsilon is not None and (found := among_top(step)) is not None:
+        return _from_survivors(found, row_of, uniforms)
+    if step.log_epsilon is not None or device == "mps":  # mps has no float64
+        return _drawn(step.to("cpu"), row_of, uniforms)
+    return _from_all(step, row_of, uniforms)
+
+
+def reads_are_free(device: str) -> bool:
+    """Whether the host sees the device's memory without waiting."""
+    return device == "cpu"
+
+
+def _by_groups(step: Step, row_of: IntArray, uniforms: FloatArray) -> Drawn:
+    """On the CPU, where it costs nothing to look how many tokens survive."""
+    parts = []
+    for start, end, here in _groups(step, row_of):
+        part, rows, u = step.rows(start, end), row_of[here] - start, uniforms[here]
+        found = on_host(part)
+        few = part.log_epsilon is not None or len(found.rows) < part.scores.numel() // 4
+        parts.append(_from_survivors(found, rows, u) if few else _from_all(part, rows, u))
+    return Drawn(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
+    """(first row, end, their samples) of groups that hold at most _MAX_ENTRIES, or a single row."""
+    size = len(step.scores)
+    edges = np.linspace(0, size, min(-(-step.scores.numel() // _MAX_ENTRIES), size) + 1).astype(int)
+    samples = np.searchsorted(row_of, edges).tolist()
+    for (start, end), (low, high) in zip(itertools.pairwise(edges.tolist()), itertools.pairwise(samples), strict=True):
+        yield start, end, slice(low, high)
 
 
 # In both, all rows share one ascending array, row + cumulative probability, so that one search serves every sample.
 
 
-def _invert_few(
-    scores: torch.Tensor, keep: torch.Tensor, top: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
-) -> tuple[IntArray, FloatArray]:
-    """Where most tokens are cut: on the survivors alone."""
-    rows, columns = keep.nonzero(as_tuple=True)
-    values = scores[rows, columns].double() - top.double()[rows]
-    running = values.exp().cumsum(0)
-    ends = torch.bincount(rows, minlength=len(scores)).cumsum(0)
-    before = torch.cat([running.new_zeros(1), running[ends - 1]])
-    totals = before.diff()
+def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) -> Drawn:
+    """Where most tokens are cut: on the survivors alone, on the host."""
+    rows = found.rows
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    ends = np.append(starts[1:], len(rows))
+    values = found.scores - np.maximum.reduceat(found.scores, starts)[rows]
+    running = np.exp(values).cumsum()
+    before = np.concatenate([[0.0], running[ends - 1]])
+    totals = np.diff(before)
     position = rows + (running - before[rows]) / totals[rows]
-    hits = torch.searchsorted(position, row_of + uniforms, right=True)
-    starts = torch.cat([ends.new_zeros(1), ends[:-1]])
-    hits = torch.minimum(torch.maximum(hits, starts[row_of]), ends[row_of] - 1)
-    log_q = values[hits] - totals.log()[row_of]
-    return columns[hits].cpu().numpy(), log_q.cpu().numpy()
+    hits = np.searchsorted(position, row_of + uniforms, side="right")
+    hits = np.clip(hits, starts[row_of], ends[row_of] - 1)
+    return Drawn(found.tokens[hits], found.logprobs[hits], values[hits] - np.log(totals)[row_of])
 
 
-def _invert_many(
-    scores: torch.Tensor, keep: torch.Tensor, top: torch.Tensor, row_of: torch.Tensor, uniforms: torch.Tensor
-) -> tuple[IntArray, FloatArray]:
-    """Where most tokens survive: on the whole vocabulary, without gathering. A token of probability 0 is never hit,
-    since the array does not rise there."""
-    size = scores.shape[1]
-    scores = torch.where(keep, scores, -torch.inf).double() - top.double()[:, None]
+def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Drawn:
+    """Where most tokens survive: on the whole vocabulary, on the device, without gathering; one read at the end."""
+    device, count = step.scores.device, len(row_of)
+    rows, u = (torch.as_tensor(part, device=device) for part in (row_of, uniforms))
+    groups = _groups(step, row_of)
+    parts = [_of_group(step.rows(start, end), rows[here] - start, u[here]) for start, end, here in groups]
+    drawn, tops = (torch.cat(column, dim=-1) for column in zip(*parts, strict=True))
+    read = torch.cat([drawn, tops.expand(3, -1)], dim=1).cpu().numpy()
+    check_tops(read[0, count:])
+    return Drawn(read[0, :count].astype(np.int64), read[1, :count], read[2, :count])
+
+
+def _of_group(step: Step, row_of: torch.Tensor, uniforms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(3, c) tokens, log-probabilities and sampling log-probabilities; (U,) highest score of each row.
+
+    A token of probability 0 is never hit, since the array does not rise there.
+    """
+    scores = step.scores.double()
+    size, vocabulary = scores.shape
+    tops = scores.amax(dim=-1)
+    scores = scores - tops[:, None]
     position = scores.exp().cumsum_(dim=-1)
     totals = position[:, -1].clone()
-    position.div_(totals[:, None]).add_(torch.arange(len(scores), device=scores.device)[:, None])
-    hits = torch.searchsorted(position.view(-1), row_of + uniforms, right=True)
-    tokens = hits - row_of * size
-    if bool((tokens >= size).any()):  # row + u was rounded up to row + 1
-        last = size - 1 - keep.flip(-1).int().argmax(dim=-1)
-        tokens = torch.minimum(tokens, last[row_of])
-    log_q = scores[row_of, tokens] - totals.log()[row_of]
-    return tokens.cpu().numpy(), log_q.cpu().numpy()
-
-
-def _check(top: torch.Tensor) -> None:
-    """`top`: (U,) highest score of each row; NaN and +inf show here, and so does a row without any token."""
-    empty = int((top == -torch.inf).sum())
-    broken = int((~top.isfinite()).sum()) - empty
-    if broken:
-        raise ValueError(f"the logits of {broken} prefixes hold NaN or +inf: run the model in float32 or bfloat16")
-    if empty:
-        raise ValueError(
-            f"the logits processors leave no token to draw for {empty} prefixes: loosen the constraints on the output"
-        )
+    position.div_(totals[:, None]).add_(torch.arange(size, device=scores.device)[:, None])
+    # row + u may be rounded up to row + 1, which only the next row exceeds.
+    sought = torch.minimum(row_of + uniforms, torch.nextafter(row_of + 1.0, torch.zeros_like(uniforms)))
+    tokens = torch.searchsorted(position.view(-1), sought, right=True) - row_of * vocabulary
+    tokens = tokens.clamp_(0, vocabulary - 1)  # rows of NaN alone fall outside, and are reported
+    own = tops + totals.log() if step.unchanged else step.logits.logsumexp(dim=-1).double()
+    raw = step.logits[row_of, tokens].double() - step.with_removed(own)[row_of]
+    return torch.stack([tokens.double(), raw, scores[row_of, tokens] - totals.log()[row_of]]), tops

@@ -10,6 +10,7 @@ from transformers import Cache
 
 from ..candidates import IntArray
 from ._cache import PrefixCache
+from ._transformers import grown_by_one, prefill
 from .base import Request, rows_of
 
 
@@ -30,7 +31,7 @@ class Forward:
         request = self._request
         # A request may be sampled twice (candidates, then references), so its own cache stays as it was given.
         kwargs = {**self._start, "past_key_values": copy.deepcopy(request.model_kwargs.get("past_key_values"))}
-        outputs = request.model._prefill(request.input_ids, request.generation_config, kwargs)
+        outputs = prefill(request, kwargs)
         cache = outputs.get("past_key_values") if request.model_kwargs.get("use_cache", True) else None
         kept = cache if isinstance(cache, Cache) else None
         return outputs.logits[:, -1].to(torch.float32, copy=True), PrefixCache(
@@ -56,8 +57,6 @@ class Forward:
         """Model arguments of the S sources after so many new tokens."""
         length, kwargs = self._grown if self._grown[0] <= tokens else (0, self._start)
         for _ in range(tokens - length):
-            kwargs = self._request.model._update_model_kwargs_for_generation(
-                {}, dict(kwargs), is_encoder_decoder=self._request.model.config.is_encoder_decoder
-            )
+            kwargs = grown_by_one(self._request, kwargs)
         self._grown = (tokens, kwargs)
         return kwargs

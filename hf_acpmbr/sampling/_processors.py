@@ -1,4 +1,4 @@
-"""Logits processors that look at the batch row, and not only at the prefix."""
+"""Logits processors: which look at the batch row, and which need no pass of their own over the logits."""
 
 from __future__ import annotations
 
@@ -23,6 +23,48 @@ def for_source(request: Request, source: int, rows: int) -> LogitsProcessorList:
 def row_keyed(processors: LogitsProcessorList) -> list[str]:
     """Names of the processors whose effect on a prefix depends on its row or on what rows were seen before."""
     return [type(item).__name__ for item in processors if isinstance(item, (*_REBIND, *_STATEFUL))]
+
+
+def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProcessorList]:
+    """(tokens that are banned at every step before anything else, the processors that are left to run).
+
+    transformers' processors for these bans make a copy of all logits or more. A normalisation at the end is left out
+    too: whatever follows depends on differences of scores alone.
+    """
+    items = list(processors)
+    while items and type(items[-1]) is lp.LogitNormalization:
+        items.pop()
+    banned: set[int] = set()
+    first = 0
+    while first < len(items) and (tokens := _always_banned(items[first])) is not None:
+        banned |= tokens
+        first += 1
+    if any(_may_allow(item, banned) for item in items[first:]):
+        return [], LogitsProcessorList(items)
+    return sorted(banned), LogitsProcessorList(items[first:])
+
+
+def writes_into_scores(item: object) -> bool:
+    """Whether a processor may change the tensor that it is given; transformers' own do not."""
+    return type(item).__module__ != lp.__name__
+
+
+def _always_banned(item: object) -> set[int] | None:
+    """Tokens that this processor bans at every step, if it does nothing else."""
+    if type(item) is lp.SuppressTokensLogitsProcessor:
+        return {int(token) for token in item.suppress_tokens}
+    if type(item) is lp.NoBadWordsLogitsProcessor and all(len(word) == 1 for word in item.sequence_bias):
+        return {int(word[0]) for word in item.sequence_bias}
+    return None
+
+
+def _may_allow(item: object, banned: set[int]) -> bool:
+    """Whether a processor may give a banned token a score again."""
+    if type(item) is lp.ForcedBOSTokenLogitsProcessor:
+        return item.bos_token_id in banned
+    if type(item) is lp.ForcedEOSTokenLogitsProcessor:
+        return not banned.isdisjoint(item.eos_token_id.tolist())
+    return writes_into_scores(item)
 
 
 def _encoder_ids(request: Request, source: int) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray, TokenIds
+from ..checks import integer
+from ..stage import Stage, nested, setting
+from .truncation import Truncation
 
 if TYPE_CHECKING:
     import torch
@@ -76,10 +79,17 @@ class Samples:
         return int(self.counts.sum())
 
 
-class Sampler(Protocol):
-    """Draws n samples for each source of a request."""
+@dataclass(frozen=True)
+class DrawingSampler(Stage):
+    """The settings of samplers that draw from the model.
 
-    def sample(self, request: Request, n: int) -> list[Samples]: ...
+    Args:
+        truncation: the sampling distribution.
+        max_rows: maximum rows in one forward pass.
+    """
+
+    truncation: Truncation = nested(Truncation.check, Truncation)
+    max_rows: int = setting(512, integer(1))
 
 
 def eos_ids(generation_config: GenerationConfig) -> frozenset[int]:
@@ -91,7 +101,7 @@ def eos_ids(generation_config: GenerationConfig) -> frozenset[int]:
 
 
 def rows_of(value: Any, sources: IntArray) -> Any:
-    """Every tensor inside `value`, which has one row a source, with its rows picked by `sources` (U,).
+    """Every tensor inside `value`, which has one row per source, with its rows picked by `sources` (U,).
 
     When all rows are of one source the result is an expanded view that costs no memory.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,9 +19,9 @@ from ..candidates import FloatArray, IntArray, TokenIds
 from ._cache import PrefixCache
 from ._draw import Children, draw
 from ._forward import Forward
-from .base import Request, Samples, eos_ids
+from ._step import Scoring
+from .base import DrawingSampler, Request, Samples, eos_ids
 from .randomness import UniformStream
-from .truncation import EPSILON_SAMPLING, Truncation
 
 # From this many prefixes on, a source of an encoder-decoder model is decoded on its own: its cross-attention keys and
 # values are then shared by a view, where rows of several sources would have to gather them anew at every step.
@@ -86,32 +87,23 @@ class _Finished:
 
 
 @dataclass(frozen=True)
-class PrefixSharing:
-    """Draws n samples a source over unique prefixes.
+class PrefixSharing(DrawingSampler):
+    """Draws n samples per source over unique prefixes.
 
-    Args:
-        truncation: the sampling distribution.
-        max_rows: most prefixes in one forward pass. When more are alive, the surplus waits; it keeps no cache of its
-            own but points into that of its parents. Parts with fewer samples go first, so a level that waits has at
-            most half the samples of the level above, and no more than about log2(n·S) caches of max_rows rows exist at
-            once. Changes memory and speed, never the samples.
-        seed: together with a source's key it fixes the source's samples.
+    When more than `max_rows` prefixes are alive, the surplus waits; it keeps no cache of its own but points into its
+    parents'. Parts with fewer samples go first, so a level that waits has at most half the samples of the level
+    above, and no more than about log2(n·S) caches of max_rows rows exist at once. `max_rows` changes memory and speed,
+    never the samples. The seed together with a source's key fixes the source's samples.
     """
 
-    truncation: Truncation = EPSILON_SAMPLING
-    max_rows: int = 512
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.max_rows < 1:
-            raise ValueError(f"max_rows must be at least 1, got {self.max_rows}")
+    name: ClassVar[str] = "prefix-sharing"
 
     @torch.no_grad()
-    def sample(self, request: Request, n: int) -> list[Samples]:
+    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
         """n samples for each of the S sources of the request."""
         if n < 1:
             raise ValueError(f"the number of samples must be at least 1, got {n}")
-        run = _Run(self, request, n)
+        run = _Run(self, request, n, seed)
         waiting = run.start()
         while waiting:
             waiting.extend(run.advance(waiting.pop()))
@@ -121,11 +113,11 @@ class PrefixSharing:
 class _Run:
     """One call: runs prefixes a token further and gathers the finished sequences."""
 
-    def __init__(self, sampler: PrefixSharing, request: Request, n: int) -> None:
+    def __init__(self, sampler: PrefixSharing, request: Request, n: int, seed: int) -> None:
         self.request, self.n, self.max_rows = request, n, sampler.max_rows
         self.forward = Forward(request)
-        self.truncate = sampler.truncation.bind(str(request.input_ids.device))
-        self.uniforms = [UniformStream(sampler.seed, key, n) for key in request.keys]
+        self.scoring = Scoring(request.logits_processor, sampler.truncation, request.input_ids.device)
+        self.uniforms = [UniformStream(seed, key, n) for key in request.keys]
         self.eos = np.fromiter(eos_ids(request.generation_config), dtype=np.int64)
         self.finished: list[list[_Finished]] = [[] for _ in request.keys]
         self.model_rows = np.zeros(len(request.keys), dtype=np.int64)
@@ -152,10 +144,8 @@ class _Run:
     def _split(self, prefixes: _Prefixes, logits: torch.Tensor, cache: PrefixCache) -> list[_Waiting]:
         """Draw the next token of every sample; put finished prefixes away and divide the others into passes."""
         self.model_rows += np.bincount(prefixes.sources, minlength=len(self.model_rows))
-        logits = logits.to(prefixes.ids.device)
-        log_p = logits.log_softmax(dim=-1)  # first, since processors may write into what they are given
-        scores, keep = self.truncate(prefixes.ids, self.request.logits_processor(prefixes.ids, logits))
-        children = draw(log_p, scores, keep, prefixes.row_of, self._uniforms_for(prefixes))
+        step = self.scoring(prefixes.ids, logits.to(prefixes.ids.device))
+        children = draw(step, prefixes.row_of, self._uniforms_for(prefixes))
         grown = _grow(prefixes, children)
         done = self.request.stopping_criteria(grown.ids, None).cpu().numpy()
         self._put_away(grown.rows(np.flatnonzero(done)))

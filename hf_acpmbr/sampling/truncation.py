@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..checks import integer, number
+from ..stage import Configured, setting
 
 if TYPE_CHECKING:
-    import torch
     from transformers import GenerationConfig, LogitsProcessorList
 
 
 @dataclass(frozen=True)
-class Truncation:
+class Truncation(Configured):
     """The sampling distribution, applied after the processors that constrain.
 
     The default is ε-sampling as in the paper (https://arxiv.org/abs/2512.01316): tokens below probability 0.02 are cut
@@ -21,27 +23,22 @@ class Truncation:
     transformers' warpers, which do the work, so plain `generate` with the same settings has the same distribution.
     """
 
-    epsilon: float = 0.02
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    eta: float = 0.0
+    epsilon: float = setting(0.02, number(0, 1, below=True, note="0 switches it off"))
+    temperature: float = setting(1.0, number(0, above=True, note="1 leaves the model as it is"))
+    top_k: int = setting(0, integer(0))
+    top_p: float = setting(1.0, number(0, 1, above=True, note="1 switches it off"))
+    min_p: float = setting(0.0, number(0, 1, below=True, note="0 switches it off"))
+    typical_p: float = setting(1.0, number(0, 1, above=True, note="1 switches it off"))
+    eta: float = setting(0.0, number(0, 1, below=True, note="0 switches it off"))
 
-    def __post_init__(self) -> None:
-        for name, low, high in (("epsilon", 0, 1), ("min_p", 0, 1), ("eta", 0, 1)):
-            value = getattr(self, name)
-            if not low <= value < high:
-                raise ValueError(f"{name} must be in [{low}, {high}), got {value}; 0 switches it off")
-        for name in ("top_p", "typical_p"):
-            value = getattr(self, name)
-            if not 0 < value <= 1:
-                raise ValueError(f"{name} must be in (0, 1], got {value}; 1 switches it off")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be positive, got {self.temperature}; 1 leaves the model as it is")
-        if self.top_k < 0:
-            raise ValueError(f"top_k must be 0 (off) or positive, got {self.top_k}")
+    @classmethod
+    def check(cls, name: str, value: object) -> Truncation:
+        """The check of a field that holds a Truncation."""
+        if isinstance(value, Mapping):
+            return cls.from_dict(value)
+        if not isinstance(value, Truncation):
+            raise ValueError(f"{name} must be a Truncation or a dict of its settings, got {value!r}")
+        return value
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> Truncation:
@@ -82,29 +79,11 @@ class Truncation:
             warpers.append(lp.EtaLogitsWarper(self.eta, device=device))
         return warpers
 
-    def bind(self, device: str = "cpu") -> Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-        """A function of (ids, scores (U, V)) that gives the warped scores and which tokens may be drawn.
-
-        ε alone, the usual case, needs one softmax and no warped copy; it keeps the same tokens as the warper.
-        """
-        if self.epsilon and dataclasses.replace(self, epsilon=0.0) == Truncation(epsilon=0.0):
-            return lambda ids, scores: (scores, _at_least(scores, self.epsilon))
-        warpers: Any = self.warpers(device)
-
-        def warp(ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            warped = warpers(ids, scores)
-            return warped, warped > -float("inf")
-
-        return warp
-
-
-def _at_least(scores: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """(U, V) where the probability reaches ε; the most probable token (all, if equal) where none does."""
-    keep = scores.softmax(dim=-1) >= epsilon
-    lost = ~keep.any(dim=-1)
-    if bool(lost.any()):
-        keep[lost] = scores[lost] == scores[lost].amax(dim=-1, keepdim=True)
-    return keep
+    def up_to_epsilon(self, device: str = "cpu") -> tuple[LogitsProcessorList, float | None]:
+        """(the warpers to run, ε), for those who cut at ε themselves as the last step; None if ε is off or not last."""
+        if not self.epsilon or self.eta:
+            return self.warpers(device), None
+        return dataclasses.replace(self, epsilon=0.0).warpers(device), self.epsilon
 
 
 EPSILON_SAMPLING = Truncation()

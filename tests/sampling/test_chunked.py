@@ -10,7 +10,9 @@ import pytest
 from scipy import stats
 from transformers import GenerationConfig
 
-from hf_acpmbr.sampling import SAMPLERS, Automatic, Truncation, _announce, load_sampler
+from hf_acpmbr.sampling import SAMPLERS, Truncation
+from hf_acpmbr.sampling.automatic import Automatic, _announce
+from hf_acpmbr.sampling.beam_search import BeamSearch, sampler_settings
 from hf_acpmbr.sampling.chunked import Chunked
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
 from tests.models import EOS, tiny_model
@@ -65,8 +67,7 @@ def test_samples_of_a_source_do_not_depend_on_the_batch_or_on_the_global_generat
 
 def test_beams_are_those_of_generate() -> None:
     model = tiny_model("m2m100")
-    search = GenerationConfig(num_beams=4)
-    drawn = Chunked(search=search).sample(request(model, SOURCES, max_new_tokens=4), 10)
+    drawn = BeamSearch(num_beams=4).sample(request(model, SOURCES, max_new_tokens=4), 10)
     expected = model.generate(**batch(model, SOURCES), num_beams=4, num_return_sequences=4, max_new_tokens=4)
     for samples, rows in zip(drawn, expected.reshape(3, 4, -1).tolist(), strict=True):
         assert samples.counts.tolist() == [1] * len(samples)
@@ -103,12 +104,23 @@ def test_row_keyed_processors_choose_chunks_and_say_so(
 def test_automatic_choice_is_prefix_sharing_where_it_is_exact() -> None:
     asked = request(tiny_model("llama"), SOURCES, max_new_tokens=4)
     assert Automatic().obstacle(asked) is None
-    assert "num_beams=4" in str(Automatic(search=GenerationConfig(num_beams=4)).obstacle(asked))
-    left, right = (load_sampler(name).sample(asked, 20) for name in ("auto", "prefix-sharing"))
+    left, right = (SAMPLERS.build(name).sample(asked, 20) for name in ("auto", "prefix-sharing"))
     assert [x.token_ids for x in left] == [x.token_ids for x in right]
 
 
 def test_samplers_by_name() -> None:
-    assert all(load_sampler(name) for name in SAMPLERS)
-    with pytest.raises(ValueError, match="sampler 'beam' is not known: use one of"):
-        load_sampler("beam")
+    assert all(SAMPLERS.build(name) for name in SAMPLERS)
+    with pytest.raises(ValueError, match="sampler 'beam' is unknown"):
+        SAMPLERS.build("beam")
+
+
+def test_a_generation_config_says_how_candidates_come_about_and_nothing_else() -> None:
+    assert SAMPLERS.build(sampler_settings(GenerationConfig(num_beams=4, length_penalty=0.6))) == BeamSearch(
+        num_beams=4, length_penalty=0.6
+    )
+    drawn = SAMPLERS.build(sampler_settings(GenerationConfig(do_sample=True, min_p=0.1)))
+    assert drawn == Automatic(truncation=Truncation(epsilon=0.0, min_p=0.1))
+    with pytest.raises(ValueError, match="repetition_penalty in generation_config would be ignored"):
+        sampler_settings(GenerationConfig(repetition_penalty=1.2))
+    with pytest.raises(ValueError, match="length_penalty in generation_config has no effect without num_beams"):
+        sampler_settings(GenerationConfig(length_penalty=0.6))

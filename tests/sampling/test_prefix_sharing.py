@@ -24,9 +24,10 @@ FLAT = Truncation(epsilon=0.0)
 
 
 def draw(kind: str, sources: list[list[int]] = SOURCES, n: int = 200, **options: Any) -> list[Samples]:
-    settings = {name: options.pop(name) for name in ("truncation", "max_rows", "seed") if name in options}
+    settings = {name: options.pop(name) for name in ("truncation", "max_rows") if name in options}
+    seed = options.pop("seed", 0)
     asked = request(tiny_model(kind), sources, **{"max_new_tokens": 4, **options})
-    return PrefixSharing(**settings).sample(asked, n)
+    return PrefixSharing(**settings).sample(asked, n, seed)
 
 
 def same(left: Samples, right: Samples) -> bool:
@@ -102,7 +103,7 @@ def test_counts_have_the_variance_of_independent_samples() -> None:
     counts = []
     asked = request(tiny_model("llama"), [source], max_new_tokens=2, use_cache=False)
     for seed in range(repeats):
-        (samples,) = PrefixSharing(truncation=FLAT, seed=seed).sample(asked, n)
+        (samples,) = PrefixSharing(truncation=FLAT).sample(asked, n, seed)
         counts.append(dict(zip(samples.token_ids, samples.counts.tolist(), strict=True)).get(sequence, 0))
     expected = n * q * (1 - q)
     low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], repeats - 1) * expected / (repeats - 1)

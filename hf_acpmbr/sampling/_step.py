@@ -1,0 +1,88 @@
+"""What one step draws from: logits after processors and truncation, without the passes that change nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList
+
+from ._processors import split_bans, writes_into_scores
+from .truncation import Truncation
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One row for each of U prefixes, over a vocabulary of V.
+
+    Args:
+        logits: (U, V) of the model, except that the constant bans stand in them as -inf.
+        scores: (U, V) to draw from; the very same tensor where nothing changed the logits.
+        removed: (U,) logsumexp of the logits that the bans replaced; None without bans.
+        log_epsilon: tokens below this log-probability are still to be cut; None where nothing is.
+        cuts: whether most tokens are likely to be cut, by ε or in the scores.
+    """
+
+    logits: torch.Tensor
+    scores: torch.Tensor
+    removed: torch.Tensor | None = None
+    log_epsilon: float | None = None
+    cuts: bool = True
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether one normalisation serves the model's log-probabilities and the sampling distribution."""
+        return self.scores is self.logits
+
+    def with_removed(self, normaliser: torch.Tensor) -> torch.Tensor:
+        """(U,) logsumexp of the model's own logits, from that of `logits`."""
+        return normaliser if self.removed is None else torch.logaddexp(normaliser, self.removed.to(normaliser.dtype))
+
+    def rows(self, start: int, end: int) -> Step:
+        """A part of the rows."""
+        logits = self.logits[start:end]
+        return replace(
+            self,
+            logits=logits,
+            scores=logits if self.unchanged else self.scores[start:end],
+            removed=None if self.removed is None else self.removed[start:end],
+        )
+
+    def to(self, device: str) -> Step:
+        """The same on another device."""
+        logits = self.logits.to(device)
+        return replace(
+            self,
+            logits=logits,
+            scores=logits if self.unchanged else self.scores.to(device),
+            removed=None if self.removed is None else self.removed.to(device),
+        )
+
+
+class Scoring:
+    """From the logits of prefixes to the Step that is drawn from: a request's processors, then the truncation."""
+
+    def __init__(self, processors: LogitsProcessorList, truncation: Truncation, device: torch.device) -> None:
+        self._processors: Any
+        self._warpers: Any
+        banned, self._processors = split_bans(processors)
+        self._copy = any(map(writes_into_scores, self._processors))
+        self._warpers, self._epsilon = truncation.up_to_epsilon(str(device))
+        self._banned = torch.tensor(banned, device=device) if banned else None
+
+    def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> Step:
+        """`ids`: (U, P + t); `logits`: (U, V), float32, which this may write into."""
+        removed = None
+        if self._banned is not None:
+            removed = logits[:, self._banned].logsumexp(dim=-1)
+            logits[:, self._banned] = -torch.inf
+        scores = self._processors(ids, logits.clone() if self._copy else logits)
+        return Step(
+            logits=logits,
+            scores=self._warpers(ids, scores),
+            removed=removed,
+            log_epsilon=math.log(self._epsilon) if self._epsilon else None,
+            cuts=bool(self._epsilon) or bool(self._warpers),
+        )
