@@ -1,18 +1,25 @@
-"""Pairs → scores: metrics as MBR utilities, loaded by name, each also an `evaluate` metric."""
+"""Pairs → scores: metrics as MBR utilities, loaded by name, each available as an `evaluate` metric too."""
 
-from .base import PairScorer, Statistics, Utility
+from .base import NEUTRAL_OPTIONS, AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
 from .engine import Scorer, score_together
 from .load import as_utility, available_utilities, load_utility
+from .spec import UtilityLike, UtilitySpec
 from .stored import MatrixUtility
 from .table import Partner, distilled_partners
 
 __all__ = [
+    "NEUTRAL_OPTIONS",
+    "AggregatingKernel",
+    "Kernel",
     "MatrixUtility",
-    "PairScorer",
     "Partner",
     "Scorer",
     "Statistics",
+    "TextTable",
     "Utility",
+    "UtilityLike",
+    "UtilitySpec",
+    "VectorKernel",
     "as_utility",
     "available_utilities",
     "distilled_partners",

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, runtime_checkable
 
 from ..candidates import FloatArray, IntArray
+from ..stage import describe
+from .identity import option_names, word
 
 if TYPE_CHECKING:
     import evaluate
 
     from .engine import Scorer
-
-Self = TypeVar("Self", bound="Utility")
 
 
 @dataclass
@@ -56,12 +55,12 @@ class TextTable:
     Attributes:
         texts: unique texts, hypotheses and references together.
         sources: unique sources; empty for utilities that need none.
-        references: which of the texts are references.
+        reference_counts: how often each of the texts is a reference.
     """
 
     texts: Sequence[str]
     sources: Sequence[str]
-    references: IntArray
+    reference_counts: IntArray
 
 
 class Kernel(Protocol):
@@ -73,27 +72,45 @@ class Kernel(Protocol):
 
 
 @runtime_checkable
-class PairScorer(Protocol):
-    """A utility prepared for two lists of unique texts."""
+class AggregatingKernel(Kernel, Protocol):
+    """The kernel of a utility with `can_aggregate`: it scores against averaged references."""
 
-    statistics: Statistics
-
-    @property
-    def calls(self) -> int:
-        """Pairs really computed so far."""
+    def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
+        """(k, K) scores of texts against the means of the texts `references` (m,) under (K, m) weights."""
         ...
 
-    def __call__(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """(k,) scores of hypotheses[rows] against references[columns]."""
+
+@runtime_checkable
+class VectorKernel(Kernel, Protocol):
+    """The kernel of a utility with `has_vectors`: it compares sentence vectors."""
+
+    def vectors(self, texts: IntArray) -> FloatArray:
+        """(k, D) vectors of texts."""
         ...
+
+    def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
+        """(k, K) scores of texts against references given as (K, D) vectors."""
+        ...
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options that every utility takes."""
+
+    cache: str | Path | None
+    progress: bool
+
+
+# Options that cannot change a score. Every other option of a utility's constructor is part of its signature.
+NEUTRAL_OPTIONS = ("device", "batch_tokens", "compile", "cache", "progress", "parameters")
 
 
 class Utility(ABC):
     """A metric as an MBR utility u(hypothesis, reference[, source]).
 
-    Every utility is also an `evaluate.Metric`: `compute(predictions=, references=, sources=)`, `features`, `citation`
-    and the rest work, and `isinstance(utility, evaluate.Metric)` holds. evaluate takes seconds to import, so the
-    metric part is made on first use and the decoders never pay for it.
+    A subclass keeps every option of its constructor as an attribute of the same name, from which the signature is made.
+
+    `as_metric()` gives it as a real `evaluate.Metric`. evaluate takes seconds to import, so that is made when it is
+    asked for, and the decoders never pay for it.
 
     Args:
         cache: file of the persistent score cache, shared by processes and runs; None keeps nothing.
@@ -108,23 +125,47 @@ class Utility(ABC):
     needs_source: bool = False
     takes_source: bool = False  # works without the source, and uses it where there is one
     needs_reference: bool = True
+    needs_all_references: bool = False  # a pair's score depends on the whole list of references (idf)
     symmetric: bool = False
-    can_aggregate: bool = False
-    has_vectors: bool = False
+    can_aggregate: bool = False  # its kernel is an AggregatingKernel
+    has_vectors: bool = False  # its kernel is a VectorKernel
     device: str = "cpu"
     pairs_at_once: ClassVar[int | None] = None
+    loaded_as: tuple[str, dict[str, Any]] | None = None  # what `load_utility` was asked for
+    checkpoint_name: str | None = None  # a short name of the network behind it
     description: str = ""
     citation: str = ""
     homepage: str = ""
+    _metric: evaluate.Metric | None = None
 
     def __init__(self, *, cache: str | Path | None = None, progress: bool = False) -> None:
         self.cache = cache
         self.progress = progress
 
     @property
+    def identity(self) -> str:
+        """The first word of the signature: the name, for networks with the revision of the checkpoint."""
+        return describe(self.name)
+
+    def settings(self) -> dict[str, object]:
+        """Every option that can change a score, with the value in force."""
+        settings: dict[str, object] = {}
+        for option in option_names(type(self)):
+            if option in NEUTRAL_OPTIONS or option == "name":
+                continue
+            try:
+                settings[option] = getattr(self, option)
+            except AttributeError as error:
+                raise TypeError(
+                    f"{type(self).__name__} takes {option}= but has no attribute of that name: its signature is made "
+                    "from the attributes, so keep every option as one"
+                ) from error
+        return settings
+
+    @property
     def signature(self) -> str:
-        """One word that says which metric this is, version included."""
-        return self.name
+        """One word that says which metric this is: two utilities whose scores can differ have different ones."""
+        return "|".join([self.identity, *(f"{option}:{word(value)}" for option, value in self.settings().items())])
 
     @abstractmethod
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
@@ -146,54 +187,19 @@ class Utility(ABC):
 
     def as_metric(self) -> evaluate.Metric:
         """The `evaluate.Metric` whose compute() is this utility."""
-        metric: evaluate.Metric | None = self.__dict__.get("_metric")
-        if metric is None:
+        if self._metric is None:
             from .metric import UtilityMetric
 
-            metric = self.__dict__["_metric"] = UtilityMetric(self)
-        return metric
+            self._metric = UtilityMetric(self)
+        return self._metric
 
-    def compute(self, **inputs: Any) -> dict[str, Any]:
+    def compute(self, **inputs: Sequence[str]) -> dict[str, list[float] | float]:
         """evaluate's call: `predictions=`, `references=`, `sources=` → {"scores": per pair, "mean_score": average}."""
-        result: dict[str, Any] = self.as_metric().compute(**inputs)
+        result: dict[str, list[float] | float] = self.as_metric().compute(**inputs)
         return result
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _EVALUATE_NAMES:
-            return getattr(self.as_metric(), name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-
-    # isinstance() falls back to __class__ (as for lazy proxies), so a check against evaluate.Metric succeeds without
-    # evaluate being imported here: whoever asks has imported it.
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self) if getattr(sys.modules.get("evaluate"), "Metric", None) is None else _presented(type(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        state = {key: value for key, value in self.__dict__.items() if key != "_metric"}
-        return _restore, (type(self), state)
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "_metric"}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.signature!r}, device={self.device!r})"
-
-
-_PRESENTED: dict[type, type] = {}
-# The rest of evaluate's interface. A fixed list, so that a harmless hasattr() does not import evaluate.
-_EVALUATE_NAMES = frozenset(
-    {"add", "add_batch", "codebase_urls", "download_and_prepare", "experiment_id", "features", "format", "info"}
-    | {"inputs_description", "license", "module_type", "reference_urls", "streamable"}
-)
-
-
-def _presented(cls: type[Utility]) -> type:
-    if cls not in _PRESENTED:
-        from .metric import UtilityMetric
-
-        _PRESENTED[cls] = type(cls.__name__, (cls, UtilityMetric), {"__module__": cls.__module__})
-    return _PRESENTED[cls]
-
-
-def _restore(cls: type[Self], state: dict[str, Any]) -> Self:
-    utility = cls.__new__(cls)
-    utility.__dict__.update(state)
-    return utility
+        return f"{type(self).__name__}({self.name!r}, device={self.device!r})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from .base import Statistics
 if TYPE_CHECKING:
     import torch
 
+Output = TypeVar("Output")
 _ALIKE = 0.8  # the shortest sequence of a batch in units of its longest, once
 _ENOUGH = 8  # the batch has this fraction of the budget
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
@@ -37,12 +38,15 @@ class TokenBatches:
     def run(
         self,
         lengths: IntArray,
-        forward: Callable[[IntArray], Any],
-        receive: Callable[[IntArray, Any], None],
+        forward: Callable[[IntArray], Output],
+        receive: Callable[[IntArray, Output], None],
         statistics: Statistics,
-        bar: Any = None,
+        done: Callable[[int], object] = lambda count: None,
     ) -> None:
-        """Call `forward(indices)` batch by batch and hand each result to `receive(indices, result)`."""
+        """Call `forward(indices)` batch by batch and hand each result to `receive(indices, result)`.
+
+        `done` is told the number of sequences of each finished batch.
+        """
         order = np.argsort(-lengths, kind="stable")
         start = 0
         while start < order.size:
@@ -60,8 +64,7 @@ class TokenBatches:
             statistics.batches += 1
             statistics.tokens += int(lengths[batch].sum())
             statistics.padded_tokens += longest * batch.size
-            if bar is not None:
-                bar.update(batch.size)
+            done(batch.size)
 
     def _rows(self, lengths: IntArray) -> int:
         """How many of the sequences (longest first) go into the next batch."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
-from .encoding import SpecialTokens, TextVectors, position_limit
-from .network import NetworkUtility
+from .encoding import TextVectors, load_encoder
+from .network import NetworkOptions, NetworkUtility
+from .tokenization import position_limit
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
+    from typing_extensions import Unpack
 
 # Layers that the authors found to agree best with human ratings.
 LAYERS = {
@@ -27,10 +30,11 @@ LAYERS = {
     "deberta-xlarge-mnli": 40,
 }
 _COLUMNS_AT_ONCE = 512  # references whose token similarities are held at a time
+_SPACE_FIRST = ("roberta", "gpt2")
 _OUTPUTS = ("f1", "precision", "recall")
 
 
-class BERTScore(NetworkUtility):
+class BERTScore(NetworkUtility["PreTrainedModel"]):
     """Greedy cosine matching of contextual token states: precision, recall or F1 (default).
 
     Each text is encoded once; a pair costs one small matrix product.
@@ -60,7 +64,7 @@ class BERTScore(NetworkUtility):
         output: str = "f1",
         idf: bool = False,
         baseline: float | None = None,
-        **options: Any,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__(checkpoint, **options)
         if output not in _OUTPUTS:
@@ -72,21 +76,10 @@ class BERTScore(NetworkUtility):
         self.layer = layer or LAYERS.get(checkpoint.rstrip("/").split("/")[-1])
         self.output, self.idf, self.baseline = output, idf, baseline
         self.symmetric = output == "f1"
+        self.needs_all_references = idf
 
-    @property
-    def signature(self) -> str:
-        extras = f"|L{self.layer or 'last'}|{self.output}" + ("|idf" if self.idf else "")
-        return super().signature + extras + ("" if self.baseline is None else f"|base:{self.baseline:g}")
-
-    def load(self) -> torch.nn.Module:
-        from transformers import AutoConfig, AutoModel
-
-        config = AutoConfig.from_pretrained(self.folder)
-        if self.layer is not None:
-            if self.layer > config.num_hidden_layers:
-                raise ValueError(f"layer={self.layer}, but {self.name} has only {config.num_hidden_layers}")
-            config.num_hidden_layers = self.layer  # layers above are neither loaded nor computed
-        return AutoModel.from_pretrained(self.folder, config=config)  # type: ignore[no-any-return]
+    def load(self) -> PreTrainedModel:
+        return load_encoder(self.folder, self.layer)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Token states of each text."""
@@ -95,14 +88,17 @@ class BERTScore(NetworkUtility):
 
 class _BERTScoreKernel:
     def __init__(self, utility: BERTScore, table: TextTable, statistics: Statistics) -> None:
-        tokens = SpecialTokens(utility.folder)
-        special = len(tokens.before) + len(tokens.after)
-        limit = position_limit(tokens.tokenizer, utility.network.config) - special
+        tokens = utility.special_tokens()
+        config = utility.network.config
+        # As bert-score: texts are stripped, and those for RoBERTa begin with a space like words inside a text.
+        space = " " if config.model_type in _SPACE_FIRST else ""
+        texts = [space + text.strip() if text.strip() else "" for text in table.texts]
         self.utility = utility
-        self.contents = tokens.encode(table.texts, limit)
+        self.contents = tokens.encode(texts, position_limit(tokens.tokenizer, config) - tokens.count)
         self.rows = [tokens.join(content) for content in self.contents]
         self.offset = len(tokens.before)
-        self.frequency = _Frequency([self.contents[k] for k in table.references]) if utility.idf else None
+        self.weightless = {*tokens.before, *tokens.after}
+        self.frequency = _Frequency(self.contents, table.reference_counts) if utility.idf else None
         self.states = TextVectors(utility, self.rows, tokens.pad_id, self._encode, statistics)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
@@ -164,19 +160,20 @@ class _BERTScoreKernel:
                 raw = (
                     self.frequency.weights(content) if self.frequency else torch.ones(len(content), dtype=torch.float64)
                 )
+                raw[[token in self.weightless for token in content]] = 0.0
                 out[place, self.offset : self.offset + len(content)] = raw / raw.sum().clamp(min=1e-12)
         return out
 
 
 class _Frequency:
-    """idf(token) = log((n + 1) / (documents with it + 1)) over n references."""
+    """idf(token) = log((n + 1) / (documents with it + 1)) over n references, repeated ones counted as often."""
 
-    def __init__(self, documents: Sequence[Sequence[int]]) -> None:
-        self.size = len(documents)
+    def __init__(self, documents: Sequence[Sequence[int]], repeats: IntArray) -> None:
+        self.size = int(repeats.sum())
         self.counts: dict[int, int] = {}
-        for document in documents:
+        for document, times in zip(documents, repeats.tolist(), strict=True):
             for token in set(document):
-                self.counts[token] = self.counts.get(token, 0) + 1
+                self.counts[token] = self.counts.get(token, 0) + times
 
     def weights(self, tokens: Sequence[int]) -> torch.Tensor:
         import torch

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, TextTable, Utility
+from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
 from .ngrams import MatchTable, NGramCounts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class SentenceBLEU(Utility):
@@ -33,9 +36,14 @@ class SentenceBLEU(Utility):
     )
 
     def __init__(
-        self, *, tokenize: str = "13a", lowercase: bool = False, max_ngram_order: int = 4, **options: object
+        self,
+        *,
+        tokenize: str = "13a",
+        lowercase: bool = False,
+        max_ngram_order: int = 4,
+        **options: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
+        super().__init__(**options)
         if max_ngram_order < 1:
             raise ValueError(f"max_ngram_order must be at least 1, got {max_ngram_order}")
         from sacrebleu.metrics.bleu import BLEU
@@ -45,14 +53,11 @@ class SentenceBLEU(Utility):
         self.tokenize, self.lowercase, self.max_ngram_order = tokenize, lowercase, max_ngram_order
         self._bleu = BLEU(tokenize=tokenize, lowercase=lowercase, max_ngram_order=max_ngram_order, effective_order=True)
 
-    @property
-    def signature(self) -> str:
-        case = "lc" if self.lowercase else "mixed"
-        return f"BLEU|case:{case}|eff:yes|tok:{self.tokenize}|n:{self.max_ngram_order}|smooth:exp"
-
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """N-gram counts of all texts; see `ngrams`."""
-        return _BLEUKernel([self._bleu._preprocess_segment(text).split() for text in table.texts], self.max_ngram_order)
+        from .sacrebleu_words import words
+
+        return _BLEUKernel(words(self._bleu, table.texts), self.max_ngram_order)
 
 
 class _BLEUKernel:

@@ -6,24 +6,27 @@ pooler and one output. Public PyTorch checkpoints: `lucadiliello/BLEURT-20[-D12|
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..candidates import IntArray
 from .base import Kernel, Statistics, TextTable
 from .batching import pad
-from .checkpoints import read_config, read_weights
-from .network import NetworkUtility, PairNetworkKernel
+from .checkpoints import read_config, read_json, read_weights
+from .network import NetworkOptions, NetworkUtility, PairNetworkKernel
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
+
+    from .bleurt_network import BLEURTNetwork
 
 
-class BLEURT(NetworkUtility):
+class BLEURT(NetworkUtility["BLEURTNetwork"]):
     """Learned regression of human ratings, about 0 to 1 (not clamped).
 
     Args:
@@ -44,7 +47,7 @@ class BLEURT(NetworkUtility):
         "booktitle = {Proceedings of EMNLP}, year = {2021}}"
     )
 
-    def __init__(self, checkpoint: str, *, max_length: int | None = None, **options: Any) -> None:
+    def __init__(self, checkpoint: str, *, max_length: int | None = None, **options: Unpack[NetworkOptions]) -> None:
         super().__init__(checkpoint, **options)
         if max_length is not None and max_length < 5:
             raise ValueError(f"max_length must be at least 5 (two texts and three special tokens), got {max_length}")
@@ -58,7 +61,7 @@ class BLEURT(NetworkUtility):
             self._tokenizer = PairTokenizer.from_folder(self.folder)
         return self._tokenizer
 
-    def load(self) -> torch.nn.Module:
+    def load(self) -> BLEURTNetwork:
         from .bleurt_network import bleurt_network
 
         return bleurt_network(read_config(self.folder), read_weights(self.folder))
@@ -66,12 +69,16 @@ class BLEURT(NetworkUtility):
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Ids of all texts; pairs are assembled reference first."""
         positions = int(read_config(self.folder).get("max_position_embeddings", 512))
-        limit = min(self.max_length or self.tokenizer.max_length or positions, positions)
+        limit = min(self.max_length or self.tokenizer.max_length or self._named_length() or positions, positions)
         return _BLEURTKernel(self, statistics, self.tokenizer, table.texts, limit)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        restore, (cls, state) = super().__reduce__()
-        return restore, (cls, {**state, "_tokenizer": None})
+    def _named_length(self) -> int | None:
+        """Older checkpoints have their longest input in the name alone: bleurt-base-128."""
+        named = re.fullmatch(r"bleurt-\w+-(128|512)", (self.checkpoint_name or "").lower())
+        return int(named[1]) if named else None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_tokenizer": None}
 
 
 class _BLEURTKernel(PairNetworkKernel):
@@ -128,8 +135,7 @@ class PairTokenizer:
     @classmethod
     def from_folder(cls, folder: Path) -> PairTokenizer:
         """spm.model (sentencepiece itself: transformers' conversions differ from it) or vocab.txt (WordPiece)."""
-        settings_file = folder / "tokenizer_config.json"
-        settings = json.loads(settings_file.read_text(encoding="utf-8")) if settings_file.is_file() else {}
+        settings = read_json(folder / "tokenizer_config.json")
         limit = settings.get("model_max_length")
         limit = int(limit) if limit is not None and limit < 10**6 else None
         if (folder / "spm.model").is_file():
@@ -161,7 +167,9 @@ class PairTokenizer:
         tokenizer = BertTokenizer.from_pretrained(folder, do_lower_case=lowercase)
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
-            ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+            # A literal [SEP] is ordinary text to Google's tokeniser.
+            options: dict[str, bool] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+            ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"]
             return ids
 
         return cls(encode, tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, limit)

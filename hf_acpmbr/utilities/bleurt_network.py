@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertEncoder, BertLayer, BertPooler
+
+from .checkpoints import Fields
 
 _PROJECTION = ("encoder.embedding_projection.", "encoder.embedding_hidden_mapping_in.")
 
@@ -70,18 +72,26 @@ def attend(layer: BertLayer, asking: torch.Tensor, hidden: torch.Tensor, mask: t
     return cast(torch.Tensor, layer.output(layer.intermediate(attended), attended))
 
 
-def bert_config(config: Mapping[str, Any]) -> BertConfig:
+def embedding_size(config: Fields) -> int | None:
+    """Width of the factorised embeddings; None for older checkpoints, which have none."""
+    return config.get("embedding_size") or config.get("input_embedding_size")
+
+
+def bert_config(config: Fields) -> BertConfig:
     """transformers' BERT configuration from a BLEURT config.json."""
     names = (
         "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
         "max_position_embeddings type_vocab_size layer_norm_eps"
     )
-    options: dict[str, Any] = {name: config[name] for name in names.split() if name in config}
+    options: Fields = {name: config[name] for name in names.split() if name in config}
     options.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    # Google's gelu is the tanh one in the older, unfactorised checkpoints, whose config.json says "gelu".
+    if options.get("hidden_act", "gelu") == "gelu" and not embedding_size(config):
+        options["hidden_act"] = "gelu_pytorch_tanh"
     return BertConfig(**options)
 
 
-def bleurt_network(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> BLEURTNetwork:
+def bleurt_network(config: Fields, weights: Mapping[str, torch.Tensor]) -> BLEURTNetwork:
     """The network with the weights of a public checkpoint (keys `bleurt.*`, `classifier.*`)."""
     state: dict[str, torch.Tensor] = {}
     for key, value in weights.items():
@@ -90,9 +100,8 @@ def bleurt_network(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor
             name = name.replace(prefix, "embeddings.projection.")
         if not name.endswith("position_ids"):
             state[name] = value
-    embedding_size = config.get("embedding_size") or config.get("input_embedding_size")
     with torch.device("meta"):
-        network = BLEURTNetwork(bert_config(config), embedding_size)
+        network = BLEURTNetwork(bert_config(config), embedding_size(config))
     wanted = network.state_dict()
     missing, surplus = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
     if missing or surplus:

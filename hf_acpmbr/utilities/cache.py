@@ -26,7 +26,7 @@ class ScoreCache:
     """Scores on disk.
 
     Args:
-        path: the file; its folder is made if need be.
+        path: the file; its folder is made if it is missing.
         signature: what distinguishes one utility's scores from another's.
         block: pairs computed between two writes.
         timeout: seconds to wait for another process's write.

@@ -4,53 +4,105 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import torch
 
-_EDGE = 1 << 20
+Fields: TypeAlias = dict[str, Any]  # what a foreign file says
+_BLOCK = 1 << 22
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+# Names from before the Hub had owners, as checkpoints still write them: (what they begin with, the owner today).
+_OWNERS = (
+    ("xlm-roberta-", "FacebookAI"),
+    ("roberta-", "FacebookAI"),
+    ("bert-", "google-bert"),
+    ("distilbert-", "distilbert"),
+    ("distilroberta-", "distilbert"),
+    ("albert-", "albert"),
+    ("camembert-", "almanach"),
+    ("t5-", "google-t5"),
+)
 
 
 def checkpoint_folder(checkpoint: str, patterns: Sequence[str], revision: str | None = None) -> Path:
-    """The local folder of a checkpoint; a hub id is downloaded (only files that match `patterns`)."""
+    """The local folder of a checkpoint; a hub id is downloaded (only files that match `patterns`).
+
+    Names without an owner (`xlm-roberta-large`) are known by both their old and their new id, so that either of them
+    is found in the cache when there is no network.
+    """
     path = Path(checkpoint).expanduser()
     if path.is_dir():
+        if revision is not None:
+            raise ValueError(f"revision={revision!r} is for hub ids, and checkpoint={checkpoint!r} is a folder")
         return path
-    if path.is_absolute() or checkpoint.count("/") != 1:
+    ids = hub_ids(checkpoint)
+    if not ids:
         raise FileNotFoundError(f"checkpoint={checkpoint!r} is neither a folder nor a hub id such as 'owner/name'")
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(checkpoint, allow_patterns=list(patterns), revision=revision))
+    # Read here as well: the hub's client looks at the variable only once, when it is imported.
+    cache = os.environ.get("HF_HUB_CACHE")
+    failures: list[OSError] = []
+    for name in ids:
+        try:
+            return Path(snapshot_download(name, allow_patterns=list(patterns), revision=revision, cache_dir=cache))
+        except OSError as error:  # not there, not allowed or not reachable: the other id may be in the cache
+            failures.append(error)
+    raise failures[0]
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def hub_ids(checkpoint: str) -> list[str]:
+    """The ids by which the Hub and its caches may know a checkpoint, as given first; empty if it cannot be an id."""
+    if checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or not checkpoint.strip("/"):
+        return []
+    owner, _, name = checkpoint.rpartition("/")
+    of_today = next((owner for start, owner in _OWNERS if name.startswith(start)), "")
+    if not owner:
+        return [checkpoint, f"{of_today}/{name}"] if of_today else [checkpoint]
+    return [checkpoint, name] if owner == of_today else [checkpoint]
+
+
+def read_config(folder: Path) -> Fields:
     """config.json of a checkpoint."""
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no config.json: is it a checkpoint folder?")
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return config
+    return read_json(path)
 
 
-def revision_of(folder: Path) -> str:
-    """What distinguishes these weights: the hub's commit, or a fingerprint of the files for other folders."""
+def read_json(path: Path) -> Fields:
+    """The object in a JSON file; empty if there is no such file."""
+    fields: Fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return fields
+
+
+def revision_of(folder: Path, patterns: Sequence[str] = ("*",)) -> str:
+    """What distinguishes these files: the hub's commit, or a digest of their content for other folders."""
     resolved = folder.absolute()
     if resolved.parent.name == "snapshots":
         return resolved.name[:12]
     digest = hashlib.blake2b(digest_size=6)
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.endswith((".md", ".lock"))):
-        size = path.stat().st_size
-        digest.update(f"{path.relative_to(folder).as_posix()}:{size}".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_EDGE))
-            # Weights differ nearly everywhere between checkpoints; both ends of a file tell them apart.
-            if size > _EDGE:
-                file.seek(-min(_EDGE, size - _EDGE), 2)
-                digest.update(file.read())
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            status = path.stat()
+            digest.update(f"{name}:{_file_digest(path, status.st_size, status.st_mtime_ns)};".encode())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(path: Path, size: int, modified: int) -> str:
+    """Of the whole content; size and time of the last change are there so that a changed file is read again."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -70,18 +122,21 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """One weights file. Pickles are read with `weights_only`, so they cannot run code."""
-    import torch
-
+    """One weights file."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
         return load_file(path)
-    loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+    loaded = read_pickle(path)
     state: dict[str, torch.Tensor] = loaded.get("state_dict", loaded)
     return state
 
 
-def _is_zip(path: Path) -> bool:
+def read_pickle(path: Path) -> Fields:
+    """A file of torch.save; with `weights_only`, so it cannot run code."""
+    import torch
+
     with path.open("rb") as file:
-        return file.read(2) == b"PK"
+        zipped = file.read(2) == b"PK"
+    loaded: Fields = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    return loaded

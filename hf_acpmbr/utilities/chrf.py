@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, TextTable, Utility
+from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
 from .ngrams import MatchTable, NGramCounts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
@@ -44,9 +47,9 @@ class ChrF(Utility):
         beta: float = 2.0,
         lowercase: bool = False,
         whitespace: bool = False,
-        **options: object,
+        **options: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
+        super().__init__(**options)
         if char_order < 1 or word_order < 0:
             raise ValueError(f"char_order must be at least 1 and word_order at least 0, got {char_order}, {word_order}")
         if not beta > 0:
@@ -55,11 +58,6 @@ class ChrF(Utility):
         self.lowercase, self.whitespace = lowercase, whitespace
         self.symmetric = beta == 1
         self.name = "chrf" + "+" * word_order
-
-    @property
-    def signature(self) -> str:
-        case, space = "lc" if self.lowercase else "mixed", "yes" if self.whitespace else "no"
-        return f"chrF{self.beta:g}|case:{case}|nc:{self.char_order}|nw:{self.word_order}|space:{space}"
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """N-gram counts of all texts; see `ngrams`."""

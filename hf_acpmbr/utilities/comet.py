@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
-from .checkpoints import checkpoint_folder
-from .encoding import SpecialTokens, TextVectors
-from .network import NetworkUtility
+from .checkpoints import checkpoint_folder, revision_of
+from .comet_hparams import CometHparams
+from .encoding import TextVectors
+from .network import NetworkOptions, NetworkUtility
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PretrainedConfig
+    from typing_extensions import Unpack
+
+    from .comet_network import CometNetwork
 
 _ENCODER_FILES = ("config.json", "tokenizer*", "sentencepiece*", "spm.model", "vocab*", "special_tokens_map.json")
 _PAIRS_AT_ONCE = 8192
+_POOLINGS = {"avg": "mean"}  # COMET's words for what is called otherwise elsewhere
 _CITATION = (
     "@inproceedings{rei-etal-2022-comet, title = {{COMET}-22: Unbabel-{IST} 2022 Submission for the Metrics Shared "
     "Task}, author = {Rei, Ricardo and C. de Souza, Jos{\\'e} G. and Alves, Duarte and Zerva, Chrysoula and "
@@ -26,12 +33,18 @@ _CITATION = (
 )
 
 
-class CometCheckpoint(NetworkUtility):
+class CometOptions(NetworkOptions, total=False):
+    """The options that every COMET checkpoint takes."""
+
+    encoder: str | None
+
+
+class CometCheckpoint(NetworkUtility["CometNetwork"]):
     """What all utilities from COMET checkpoints share.
 
     Args:
         checkpoint: hub id or folder with hparams.yaml and checkpoints/model.ckpt.
-        encoder: folder or hub id of the encoder's config.json and tokeniser; default: what hparams.yaml names.
+        encoder: folder or hub id of the encoder's config.json and tokeniser; default: what the checkpoint names.
         options: see `NetworkUtility`.
     """
 
@@ -40,43 +53,54 @@ class CometCheckpoint(NetworkUtility):
     homepage = "https://github.com/Unbabel/COMET"
     citation = _CITATION
 
-    def __init__(self, checkpoint: str, *, encoder: str | None = None, **options: Any) -> None:
+    def __init__(self, checkpoint: str, *, encoder: str | None = None, **options: Unpack[NetworkOptions]) -> None:
         super().__init__(checkpoint, **options)
-        self._encoder = encoder
-        self._hparams: dict[str, Any] | None = None
+        self.encoder = encoder
+        self._hparams: CometHparams | None = None
+        self._config: PretrainedConfig | None = None
 
     @property
-    def hparams(self) -> dict[str, Any]:
+    def hparams(self) -> CometHparams:
         """The checkpoint's hyper-parameters."""
         if self._hparams is None:
-            from .comet_network import read_hparams
-
-            self._hparams = read_hparams(self.folder)
+            self._hparams = CometHparams.read(self.folder)
         return self._hparams
 
-    def encoder_folder(self) -> str:
-        """Local folder of the encoder's configuration and tokeniser."""
-        return str(checkpoint_folder(self._encoder or self.hparams["pretrained_model"], _ENCODER_FILES))
+    def settings(self) -> dict[str, object]:
+        """The options; the encoder's configuration and tokeniser by their content."""
+        folders = dict.fromkeys((self.encoder_folder(), self.tokenizer_folder()))
+        return {**super().settings(), "encoder": "+".join(revision_of(folder, _ENCODER_FILES) for folder in folders)}
 
-    def encoder_config(self) -> Any:
+    def encoder_folder(self) -> Path:
+        """Local folder of the encoder's configuration."""
+        return checkpoint_folder(self.encoder or self.hparams.pretrained_model, _ENCODER_FILES)
+
+    def tokenizer_folder(self) -> Path:
+        """Local folder of the encoder's tokeniser (MiniLM checkpoints use XLM-R's)."""
+        if self.hparams.encoder_model == "MiniLM" and self.encoder is None:
+            return checkpoint_folder("xlm-roberta-base", _ENCODER_FILES)
+        return self.encoder_folder()
+
+    def encoder_config(self) -> PretrainedConfig:
         """transformers' configuration of the encoder."""
         from transformers import AutoConfig
 
-        return AutoConfig.from_pretrained(self.encoder_folder())
-
-    def special_tokens(self) -> SpecialTokens:
-        """The encoder's tokeniser (MiniLM checkpoints use XLM-R's)."""
-        if self.hparams.get("encoder_model") == "MiniLM" and self._encoder is None:
-            return SpecialTokens(checkpoint_folder("FacebookAI/xlm-roberta-base", _ENCODER_FILES))
-        return SpecialTokens(self.encoder_folder())
+        if self._config is None:
+            self._config = AutoConfig.from_pretrained(self.encoder_folder())
+        return self._config
 
     def longest(self) -> int:
         """Tokens of one input: two fewer than the encoder has positions."""
         return int(self.encoder_config().max_position_embeddings) - 2
 
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text as COMET cuts them: with its own special tokens it must stay two below `longest`."""
+        tokens = self.special_tokens()
+        return tokens.encode(texts, self.longest() - 2 - tokens.count)
+
     def expect(self, *classes: str) -> None:
         """Refuse checkpoints of another class."""
-        found = self.hparams.get("class_identifier")
+        found = self.hparams.class_identifier
         if found not in classes:
             raise ValueError(
                 f"{self.checkpoint} is a {found!r} checkpoint, expected {' or '.join(classes)}: load it by "
@@ -85,7 +109,13 @@ class CometCheckpoint(NetworkUtility):
 
 
 class COMET(CometCheckpoint):
-    """Regression over sentence vectors of hypothesis, reference and source: N + M + 1 encodings serve N·M pairs."""
+    """Regression over sentence vectors of hypothesis, reference and source: N + M + 1 encodings serve N·M pairs.
+
+    Args:
+        checkpoint: hub id or folder.
+        reference_free: the checkpoint compares hypothesis and source only.
+        options: see `CometCheckpoint`.
+    """
 
     can_aggregate = True
     has_vectors = True
@@ -93,12 +123,13 @@ class COMET(CometCheckpoint):
         "COMET: regression of human direct assessments from sentence vectors of source, hypothesis, reference."
     )
 
-    def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Any) -> None:
+    def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Unpack[CometOptions]) -> None:
         super().__init__(checkpoint, **options)
+        self.reference_free = reference_free
         self.needs_reference = not reference_free
         self.can_aggregate = self.has_vectors = not reference_free
 
-    def load(self) -> torch.nn.Module:
+    def load(self) -> CometNetwork:
         from .comet_network import load_comet
 
         self.expect("regression_metric" if self.needs_reference else "referenceless_regression_metric")
@@ -112,12 +143,10 @@ class COMET(CometCheckpoint):
 class _COMETKernel:
     def __init__(self, utility: COMET, table: TextTable, statistics: Statistics) -> None:
         tokens = utility.special_tokens()
-        limit = utility.longest() - 2 - len(tokens.before) - len(tokens.after)
-        texts = [*table.texts, *table.sources]
-        rows = [tokens.join(row) for row in tokens.encode(texts, limit)]
+        rows = [tokens.join(row) for row in utility.encode_texts([*table.texts, *table.sources])]
         self.utility = utility
         self.first_source = len(table.texts)
-        self.pooling = str(utility.hparams.get("pool", "avg"))
+        self.pooling = _POOLINGS.get(utility.hparams.pool, utility.hparams.pool)
         self.states = TextVectors(utility, rows, tokens.pad_id, self._encode, statistics)
         self.head = _Head(utility.network.estimator.ff, referenced=utility.needs_reference)
 
@@ -167,11 +196,10 @@ class _COMETKernel:
         return torch.stack(self.states.get(texts))
 
     def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        from .comet_network import pool
+        from .embedding_network import pool
 
         states, _ = self.utility.network(ids, mask)
-        pooled: torch.Tensor = pool(states, mask, self.pooling)
-        return pooled
+        return pool(states, mask, self.pooling)
 
 
 class _Head:
@@ -180,10 +208,11 @@ class _Head:
     Its first layer is linear, so the blocks that do not depend on the reference are summed once for each hypothesis.
     """
 
-    def __init__(self, layers: Any, *, referenced: bool) -> None:
+    def __init__(self, layers: torch.nn.Sequential, *, referenced: bool) -> None:
         self.rest = layers[1:]
-        blocks = layers[0].weight.chunk(6 if referenced else 4, dim=1)
-        self.bias = layers[0].bias
+        first = cast("torch.nn.Linear", layers[0])
+        blocks = first.weight.chunk(6 if referenced else 4, dim=1)
+        self.bias = first.bias
         if referenced:
             self.mt, self.ref, self.product, self.difference, self.source_product, self.source_difference = blocks
             self.source: torch.Tensor | None = None
@@ -195,7 +224,7 @@ class _Head:
         hidden = hidden + (mt - source).abs() @ self.source_difference.T + self.bias
         if self.source is not None:
             hidden = hidden + source @ self.source.T
-        return cast("torch.Tensor", hidden)
+        return hidden
 
     def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
         hidden = fixed + ref @ self.ref.T + (mt * ref) @ self.product.T + (mt - ref).abs() @ self.difference.T
@@ -204,8 +233,3 @@ class _Head:
     def finish(self, hidden: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.rest(hidden).squeeze(-1)
         return scores
-
-
-def encode_segments(tokens: SpecialTokens, texts: Sequence[str], longest: int) -> list[list[int]]:
-    """Ids of each text as COMET cuts them: with its own special tokens it must stay below `longest` by two."""
-    return tokens.encode(texts, longest - 2 - len(tokens.before) - len(tokens.after))

@@ -7,17 +7,17 @@ Own implementation: `unbabel-comet` cannot be installed beside transformers 5.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoModel
+from transformers import AutoModel, PretrainedConfig
 from transformers.initialization import no_init_weights
 
 from .checkpoints import read_tensors
+from .comet_hparams import CometHparams, weights_file
 
 _IGNORED = ("position_ids", "token_type_ids", "dropout_mask", "dropout_fill")
 
@@ -68,71 +68,41 @@ class CometNetwork(nn.Module):
         hparams: the checkpoint's hyper-parameters.
         config: configuration of the encoder.
         blocks: how many vectors of the encoder's width the estimator sees.
-        tags: classes of the word tagger; 0 for none.
     """
 
-    def __init__(self, hparams: Mapping[str, Any], config: Any, blocks: int, tags: int = 0) -> None:
+    def __init__(self, hparams: CometHparams, config: PretrainedConfig, blocks: int) -> None:
         super().__init__()
         self.encoder: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None  # never used, and not always in the checkpoint
-        self.layer = hparams.get("sent_layer", hparams.get("layer", "mix"))
-        self.word_layer = int(hparams.get("word_layer", 0))
+        self.layer, self.word_layer = hparams.layer, hparams.word_layer
         self.layerwise_attention = None
         if self.layer == "mix":
-            self.layerwise_attention = LayerMix(
-                config.num_hidden_layers + 1,
-                str(hparams.get("layer_transformation", "softmax")),
-                bool(hparams.get("layer_norm", False)),
-            )
+            layers = int(config.num_hidden_layers) + 1
+            self.layerwise_attention = LayerMix(layers, hparams.layer_transformation, hparams.layer_norm)
         width = int(config.hidden_size)
-        self.estimator = Estimator(
-            width * blocks,
-            list(hparams.get("hidden_sizes", (3072, 1024))),
-            str(hparams.get("activations", "Tanh")),
-            hparams.get("final_activation"),
-        )
-        self.hidden2tag = nn.Linear(width, tags) if tags else None
+        self.estimator = Estimator(width * blocks, hparams.hidden_sizes, hparams.activations, hparams.final_activation)
+        self.hidden2tag = nn.Linear(width, hparams.tags) if hparams.tags else None
 
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, L) ids, mask and segment types → token states for the sentence score and for the word tags."""
+        """(B, L) ids, mask and segment types → token states for the sentence score and for the word tags (if any)."""
         inputs = {"input_ids": ids, "attention_mask": mask}
         if types is not None:
             inputs["token_type_ids"] = types
         layers = self.encoder(**inputs, output_hidden_states=True).hidden_states
+        words = layers[self.word_layer if self.hidden2tag is not None else -1]
         if self.layerwise_attention is not None:
-            return self.layerwise_attention(layers, mask), layers[self.word_layer]
-        return layers[int(self.layer)], layers[self.word_layer]
+            return self.layerwise_attention(layers, mask), words
+        return layers[int(self.layer)], words
 
 
-def read_hparams(folder: Path) -> dict[str, Any]:
-    """hparams.yaml of a checkpoint, or config.json of those saved with huggingface_hub's mixin (XCOMET-lite)."""
-    path = folder / "hparams.yaml"
-    if path.is_file():
-        import yaml
-
-        hparams: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        # Checkpoints marked so were trained when the option had no effect: they are softmax mixes.
-        if hparams.get("layer_transformation") == "sparsemax_patch":
-            hparams["layer_transformation"] = "softmax"
-        return hparams
-    path = folder / "config.json"
-    if path.is_file():
-        defaults = {"class_identifier": "unified_metric", "layer_transformation": "sparsemax", "layer_norm": True}
-        return {**defaults, **json.loads(path.read_text(encoding="utf-8"))}
-    raise FileNotFoundError(f"{folder} has neither hparams.yaml nor config.json: is it a COMET checkpoint?")
-
-
-def load_comet(folder: Path, hparams: Mapping[str, Any], config: Any, blocks: int, tags: int = 0) -> CometNetwork:
+def load_comet(folder: Path, hparams: CometHparams, config: PretrainedConfig, blocks: int) -> CometNetwork:
     """The network with the checkpoint's weights."""
-    files = [folder / "checkpoints" / "model.ckpt", folder / "model.safetensors", folder / "pytorch_model.bin"]
-    path = next((file for file in files if file.is_file()), None)
-    if path is None:
-        raise FileNotFoundError(f"{folder} has no checkpoints/model.ckpt: is it a COMET checkpoint?")
+    path = weights_file(folder)
     with no_init_weights():
-        network = CometNetwork(hparams, config, blocks, tags)
+        network = CometNetwork(hparams, config, blocks)
     weights = {key.replace("encoder.model.", "encoder.", 1): value for key, value in read_tensors(path).items()}
     missing = [key for key in network.state_dict() if key not in weights and not key.endswith(_IGNORED)]
     if missing:
@@ -151,18 +121,6 @@ def sparsemax(scores: torch.Tensor) -> torch.Tensor:
     support = int((ordered * rank > excess).sum())
     threshold = excess[support - 1] / support
     return (scores.float() - threshold).clamp(min=0.0).to(scores.dtype)
-
-
-def pool(states: torch.Tensor, mask: torch.Tensor, how: str) -> torch.Tensor:
-    """(B, L, H) states → (B, H) by "avg", "max" or "cls"."""
-    present = mask.bool().unsqueeze(-1)
-    if how == "avg":
-        return states.masked_fill(~present, 0.0).sum(dim=1) / mask.sum(dim=1, keepdim=True).to(states.dtype)
-    if how == "max":
-        return states.masked_fill(~present, -torch.inf).amax(dim=1)
-    if how == "cls":
-        return states[:, 0]
-    raise ValueError(f"pool={how!r} of the checkpoint is not supported: expected avg, max or cls")
 
 
 def _normalise_sentences(layer: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

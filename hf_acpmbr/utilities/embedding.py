@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
-from .encoding import SpecialTokens, TextVectors, position_limit
-from .network import NetworkUtility
+from .encoding import TextVectors
+from .network import NetworkOptions, NetworkUtility
+from .sentence_modules import POOLINGS, SentenceModules
+from .tokenization import NO_LIMIT, position_limit
 
 if TYPE_CHECKING:
-    import torch
+    from typing_extensions import Unpack
 
-_POOLINGS = ("mean", "cls", "max")
+    from .embedding_network import SentenceEncoder
 
 
-class EmbeddingCosine(NetworkUtility):
+class EmbeddingCosine(NetworkUtility["SentenceEncoder"]):
     """Cosine similarity of sentence vectors, −1 to 1; N + M encodings serve N·M pairs.
 
+    A sentence-transformers folder is used as its own files say: modules.json (pooling, dense layers), longest input,
+    lower case and default prompt.
+
     Args:
-        checkpoint: hub id or folder of an encoder; `1_Pooling/config.json` of sentence-transformers is obeyed.
+        checkpoint: hub id or folder of an encoder.
         pooling: "mean", "cls" or "max" over the last states; default: the checkpoint's own, else "mean".
-        prefix: text put before every input (such as "query: " for E5).
+        prefix: text put before every input (such as "query: " for E5); default: the checkpoint's own, else none.
+        max_length: longest input in tokens; default: the checkpoint's own.
         options: see `NetworkUtility`.
     """
 
-    files = ("*.json", "*/config.json", "*.safetensors", "*.bin", "*.model", "*.txt")
+    files = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt")
     symmetric = True
     can_aggregate = True
     has_vectors = True
@@ -41,32 +47,43 @@ class EmbeddingCosine(NetworkUtility):
         "year = {2019}}"
     )
 
-    def __init__(self, checkpoint: str, *, pooling: str | None = None, prefix: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        pooling: str | None = None,
+        prefix: str | None = None,
+        max_length: int | None = None,
+        **options: Unpack[NetworkOptions],
+    ) -> None:
         super().__init__(checkpoint, **options)
-        if pooling is not None and pooling not in _POOLINGS:
-            raise ValueError(f"pooling={pooling!r} is unknown: choose one of {', '.join(_POOLINGS)}")
-        self._pooling, self.prefix = pooling, prefix
+        if pooling is not None and pooling not in POOLINGS:
+            raise ValueError(f"pooling={pooling!r} is unknown: choose one of {', '.join(POOLINGS)}")
+        if max_length is not None and max_length < 3:
+            raise ValueError(f"max_length must be at least 3, got {max_length}")
+        self.pooling, self.prefix, self.max_length = pooling, prefix, max_length
+        self._modules: SentenceModules | None = None
 
     @property
-    def pooling(self) -> str:
+    def modules(self) -> SentenceModules:
+        """What the checkpoint says about its vectors."""
+        if self._modules is None:
+            self._modules = SentenceModules.read(self.folder)
+        return self._modules
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
         """How token states become one vector."""
-        if self._pooling is None:
-            self._pooling = "mean"
-            path = self.folder / "1_Pooling" / "config.json"
-            if path.is_file():
-                chosen = json.loads(path.read_text(encoding="utf-8"))
-                keys = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
-                self._pooling = next((name for name, key in keys.items() if chosen.get(key)), "mean")
-        return self._pooling
+        return self.modules.pooling if self.pooling is None else (self.pooling,)
 
-    @property
-    def signature(self) -> str:
-        return f"{super().signature}|{self.pooling}" + (f"|prefix:{self.prefix.strip()}" if self.prefix else "")
+    def tokenizer_folder(self) -> Path:
+        """Local folder of the encoder and its tokeniser."""
+        return self.modules.encoder
 
-    def load(self) -> torch.nn.Module:
-        from transformers import AutoModel
+    def load(self) -> SentenceEncoder:
+        from .embedding_network import sentence_encoder
 
-        return AutoModel.from_pretrained(self.folder)  # type: ignore[no-any-return]
+        return sentence_encoder(self.modules, self.poolings)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Unit vectors of each text."""
@@ -75,12 +92,16 @@ class EmbeddingCosine(NetworkUtility):
 
 class _CosineKernel:
     def __init__(self, utility: EmbeddingCosine, texts: Sequence[str], statistics: Statistics) -> None:
-        tokens = SpecialTokens(utility.folder)
-        special = len(tokens.before) + len(tokens.after)
-        limit = position_limit(tokens.tokenizer, utility.network.config) - special
-        rows = [tokens.join(row) for row in tokens.encode([utility.prefix + text for text in texts], limit)]
+        modules = utility.modules
+        tokens = utility.special_tokens()
         self.utility = utility
-        self.states = TextVectors(utility, rows, tokens.pad_id, self._encode, statistics)
+        longest = utility.max_length or modules.max_length
+        limit = min(longest or NO_LIMIT, position_limit(tokens.tokenizer, utility.network.encoder.config))
+        prefix = modules.prompt if utility.prefix is None else utility.prefix
+        inputs = [(prefix + text).strip() for text in texts]
+        inputs = [text.lower() for text in inputs] if modules.lowercase else inputs
+        rows = [tokens.join(row) for row in tokens.encode(inputs, limit - tokens.count)]
+        self.states = TextVectors(utility, rows, tokens.pad_id, utility.network, statistics)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
         texts, inverse = np.unique(np.concatenate([hypotheses, references]), return_inverse=True)
@@ -104,16 +125,3 @@ class _CosineKernel:
     def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
         """(k, K) cosines with weighted mean vectors."""
         return self.vector_scores(hypotheses, weights @ self.vectors(references))
-
-    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        states = self.utility.network(input_ids=ids, attention_mask=mask).last_hidden_state
-        present = mask.bool().unsqueeze(-1)
-        if self.utility.pooling == "cls":
-            pooled = states[:, 0]
-        elif self.utility.pooling == "max":
-            pooled = states.masked_fill(~present, -torch.inf).amax(dim=1)
-        else:
-            pooled = states.masked_fill(~present, 0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        return torch.nn.functional.normalize(pooled.float(), dim=-1)

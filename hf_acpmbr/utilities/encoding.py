@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,41 +16,7 @@ from .network import NetworkUtility
 
 if TYPE_CHECKING:
     import torch
-
-NO_LIMIT = 10**6  # tokenisers that know no limit report a huge one
-
-
-class SpecialTokens:
-    """Token ids without special tokens, and how a tokeniser puts segments together.
-
-    Args:
-        folder: checkpoint folder or hub id of the tokeniser.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        from transformers import AutoTokenizer
-
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self.pad_id = int(self.tokenizer.pad_token_id or 0)
-        # Any ordinary word shows where the special tokens go.
-        word: list[int] = self.tokenizer("a", add_special_tokens=False)["input_ids"]
-        alone, both = self.tokenizer("a")["input_ids"], self.tokenizer("a", "a")["input_ids"]
-        first = next(k for k in range(len(alone)) if alone[k : k + len(word)] == word)
-        self.before: list[int] = alone[:first]
-        self.after: list[int] = alone[first + len(word) :]
-        self.between: list[int] = both[first + len(word) : len(both) - len(self.after) - len(word)]
-
-    def encode(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
-        """Ids of each text without special tokens, cut to `limit`."""
-        rows: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-        return rows if limit is None else [row[:limit] for row in rows]
-
-    def join(self, *segments: Sequence[int]) -> list[int]:
-        """Ids of one input with special tokens around and between the segments."""
-        out = [*self.before, *segments[0]]
-        for segment in segments[1:]:
-            out += [*self.between, *segment]
-        return out + self.after
+    from transformers import PreTrainedModel
 
 
 class TextVectors:
@@ -65,7 +32,7 @@ class TextVectors:
 
     def __init__(
         self,
-        utility: NetworkUtility,
+        utility: NetworkUtility[Any],
         rows: Sequence[Sequence[int]],
         pad_id: int,
         forward: Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor] | torch.Tensor],
@@ -86,21 +53,32 @@ class TextVectors:
             self.statistics.encoded += new.size
         return [item for k in indices.tolist() if (item := self.items[k]) is not None]
 
-    def _run(self, batch: IntArray) -> Any:
+    def _run(self, batch: IntArray) -> Sequence[torch.Tensor] | torch.Tensor:
         rows = [self.rows[k] for k in batch]
         ids = pad(rows, self.pad_id, self.utility.device)
         mask = pad([[1] * len(row) for row in rows], 0, self.utility.device)
         return self.forward(ids, mask)
 
-    def _keep(self, batch: IntArray, outputs: Sequence[torch.Tensor]) -> None:
+    def _keep(self, batch: IntArray, outputs: Sequence[torch.Tensor] | torch.Tensor) -> None:
         for k, item in zip(batch.tolist(), outputs, strict=True):
             self.items[k] = item
 
 
-def position_limit(tokenizer: Any, config: Any) -> int:
-    """Longest input with special tokens: the tokeniser's limit, or what the position embeddings hold."""
-    positions = int(getattr(config, "max_position_embeddings", 0) or NO_LIMIT)
-    # RoBERTa counts positions from padding_idx + 1.
-    if "roberta" in str(getattr(config, "model_type", "")):
-        positions -= int(config.pad_token_id) + 1
-    return min(int(min(tokenizer.model_max_length, NO_LIMIT)), positions)
+def load_encoder(folder: Path, layers: int | None = None) -> PreTrainedModel:
+    """transformers' encoder of a folder; with `layers`, those above are neither loaded nor computed."""
+    from transformers import AutoConfig, AutoModel
+    from transformers.utils import logging
+
+    config = AutoConfig.from_pretrained(folder)
+    if layers is not None:
+        if layers > config.num_hidden_layers:
+            raise ValueError(f"layer={layers}, but {folder} has only {config.num_hidden_layers}")
+        config.num_hidden_layers = layers
+    # It would report the layers that are left out on purpose, and heads that no metric uses.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(ERROR)
+    try:
+        model: PreTrainedModel = AutoModel.from_pretrained(folder, config=config)
+    finally:
+        logging.set_verbosity(verbosity)
+    return model

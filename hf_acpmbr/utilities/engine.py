@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, PairScorer, Statistics, TextTable, Utility
+from .base import AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
 from .cache import ScoreCache
+from .identity import digest
 
 _NO_INTS: IntArray = np.zeros(0, dtype=np.int64)
 _NO_FLOATS: FloatArray = np.zeros(0)
@@ -28,6 +28,7 @@ class Scorer:
         hypotheses: N texts.
         references: M texts.
         sources: what was translated; one for all pairs, or several of which `score` picks.
+        reference_counts: (M,) how often each reference is one, for utilities that count them (idf); default once.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Scorer:
         hypotheses: Sequence[str],
         references: Sequence[str],
         sources: Sequence[str] | None = None,
+        reference_counts: IntArray | None = None,
     ) -> None:
         if utility.needs_source and not sources:
             raise ValueError(f"utility {utility.name!r} needs the source text: pass source= (or sources=)")
@@ -49,7 +51,8 @@ class Scorer:
         self.sources = list(sources or ()) if utility.needs_source or utility.takes_source else []
         self._keys, self._values = _NO_INTS, _NO_FLOATS
         self._kernel: Kernel | None = None
-        self._cache = None if utility.cache is None else ScoreCache(utility.cache, utility.signature)
+        self._reference_counts = np.bincount(self._references, weights=reference_counts, minlength=len(index))
+        self._cache = None if utility.cache is None else ScoreCache(utility.cache, self._cache_signature())
 
     @property
     def calls(self) -> int:
@@ -60,7 +63,7 @@ class Scorer:
     def kernel(self) -> Kernel:
         """The metric over these texts; made when the first pair is not answered by the cache."""
         if self._kernel is None:
-            table = TextTable(self.texts, self.sources, np.unique(self._references))
+            table = TextTable(self.texts, self.sources, self._reference_counts.astype(np.int64))
             self._kernel = self.utility.kernel(table, self.statistics)
         return self._kernel
 
@@ -94,7 +97,9 @@ class Scorer:
         `weights` is (K, M): aggregate c is the mean of the references' representations (n-gram counts, sentence
         vectors) under weights[c]. Only for utilities with `can_aggregate` (https://arxiv.org/abs/2402.04251).
         """
-        kernel = self._able("can_aggregate", "average its references")
+        kernel = self.kernel if self.utility.can_aggregate else None
+        if not isinstance(kernel, AggregatingKernel):
+            raise TypeError(self._unable("average its references", "can_aggregate"))
         weights = np.asarray(weights, dtype=np.float64)
         if weights.ndim != 2 or weights.shape[1] != self.shape[1]:
             raise ValueError(f"weights has shape {weights.shape}, expected (K, {self.shape[1]})")
@@ -104,20 +109,30 @@ class Scorer:
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """Sentence vectors of the hypotheses (N, D) and references (M, D); only for utilities with `has_vectors`."""
-        kernel = self._able("has_vectors", "give sentence vectors")
+        kernel = self._vector_kernel()
         return kernel.vectors(self._hypotheses), kernel.vectors(self._references)
 
     def vector_scores(self, rows: IntArray, vectors: FloatArray) -> FloatArray:
         """(k, K) utility of hypotheses[rows] against K references given as (K, D) sentence vectors."""
-        kernel = self._able("has_vectors", "score against sentence vectors")
+        kernel = self._vector_kernel()
         h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
         self.statistics.calls += h.size * len(vectors)
         return np.asarray(kernel.vector_scores(h, vectors), dtype=np.float64)
 
-    def _able(self, flag: str, what: str) -> Any:
-        if not getattr(self.utility, flag):
-            raise TypeError(f"utility {self.utility.name!r} cannot {what} (utility.{flag} is False)")
-        return self.kernel
+    def _vector_kernel(self) -> VectorKernel:
+        kernel = self.kernel if self.utility.has_vectors else None
+        if not isinstance(kernel, VectorKernel):
+            raise TypeError(self._unable("compare sentence vectors", "has_vectors"))
+        return kernel
+
+    def _unable(self, what: str, flag: str) -> str:
+        return f"utility {self.utility.name!r} cannot {what}: its {flag} is False, or its kernel lacks the methods"
+
+    def _cache_signature(self) -> str:
+        if not self.utility.needs_all_references:
+            return self.utility.signature
+        counted = sorted(zip(self.texts, self._reference_counts.tolist(), strict=True))
+        return f"{self.utility.signature}|references:{digest([pair for pair in counted if pair[1]])}"
 
     def _pair_keys(self, rows: IntArray, columns: IntArray, sources: IntArray | None) -> IntArray:
         h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
@@ -198,13 +213,13 @@ def score_aligned(
             index: dict[str, int] = {}
             indices.append(_number(column[start : start + step], index, "texts"))
             unique.append(list(index))
-        scorer = Scorer(utility, unique[0], unique[1], unique[2] or None)
+        scorer = Scorer(utility, unique[0], unique[1], unique[2] or None, np.bincount(indices[1]))
         s = indices[2] if unique[2] else None
         out[start : start + step] = scorer.score(indices[0], indices[1], s)
     return out
 
 
-def score_together(jobs: Sequence[tuple[PairScorer, IntArray, IntArray]]) -> list[FloatArray]:
+def score_together(jobs: Sequence[tuple[Scorer, IntArray, IntArray]]) -> list[FloatArray]:
     """Scores of several (scorer, rows, columns) at the same time, one thread for each device.
 
     The results are those of calling the scorers one after the other: scorers that share a device keep their order.
@@ -212,7 +227,7 @@ def score_together(jobs: Sequence[tuple[PairScorer, IntArray, IntArray]]) -> lis
     """
     lanes: dict[str, list[int]] = {}
     for position, (scorer, _, _) in enumerate(jobs):
-        lanes.setdefault(str(getattr(getattr(scorer, "utility", None), "device", "cpu")), []).append(position)
+        lanes.setdefault(scorer.utility.device, []).append(position)
 
     def run(lane: list[int]) -> list[tuple[int, FloatArray]]:
         return [(position, jobs[position][0](jobs[position][1], jobs[position][2])) for position in lane]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, TextTable, Utility
+from ..stage import describe
+from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
+from .identity import digest
+
+if TYPE_CHECKING:
+    import evaluate
+    from typing_extensions import Unpack
 
 _PER_PAIR_KEYS = ("scores", "f1", "score")
 
@@ -26,22 +33,24 @@ class EvaluateUtility(Utility):
 
     def __init__(
         self,
-        module: Any,
+        module: evaluate.EvaluationModule | str,
         *,
         output_key: str | None = None,
         higher_is_better: bool = True,
         scale: float | None = None,
         symmetric: bool = False,
         parameters: int = 0,
-        compute_options: dict[str, Any] | None = None,
-        **options: object,
+        compute_options: Mapping[str, object] | None = None,
+        **options: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
+        super().__init__(**options)
+        self._loaded_from = module if isinstance(module, str) else None
         if isinstance(module, str):
-            import evaluate
+            from evaluate import load
 
-            module = evaluate.load(module)
+            module = load(module)
         self.module = module
+        self._digest = digest([module._hash or type(module), module.config_name])
         self.output_key = output_key
         self.higher_is_better, self.symmetric = higher_is_better, symmetric
         self.scale, self.scale_known = (1.0, False) if scale is None else (float(scale), True)
@@ -53,15 +62,19 @@ class EvaluateUtility(Utility):
         self.description, self.citation = str(module.description), str(module.citation)
 
     @property
-    def signature(self) -> str:
-        revision = getattr(self.module, "_hash", None)
-        return f"evaluate:{self.name}" + (f"@{revision[:12]}" if revision else "")
+    def identity(self) -> str:
+        return f"evaluate:{describe(self.name)}@{self._digest}"
+
+    def settings(self) -> dict[str, object]:
+        """The options; the module is in `identity`, by the code it was loaded from."""
+        shown = {key: value for key, value in super().settings().items() if key != "module"}
+        return {**shown, "scale": self.scale if self.scale_known else None}
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """One compute() for all new pairs (it costs milliseconds a call)."""
+        """One compute() for all new pairs (every call costs milliseconds)."""
 
         def run(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-            inputs: dict[str, Any] = {"predictions": [table.texts[k] for k in hypotheses]}
+            inputs: dict[str, list[str]] = {"predictions": [table.texts[k] for k in hypotheses]}
             if self.needs_reference:
                 inputs["references"] = [table.texts[k] for k in references]
             if self.needs_source:
@@ -71,7 +84,23 @@ class EvaluateUtility(Utility):
 
         return run
 
-    def _per_pair(self, result: dict[str, Any], pairs: int) -> FloatArray:
+    def __getstate__(self) -> dict[str, object]:
+        # A module holds files and locks, so it is made again where the utility is read.
+        recipe = (type(self.module), self.module.config_name, self.module.seed, self.module._hash)
+        return {**super().__getstate__(), "module": self._loaded_from or recipe}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from evaluate import load
+
+        self.__dict__.update(state)
+        if isinstance(self.module, str):
+            self.module = load(self.module)
+        else:
+            kind, config_name, seed, code = self.module
+            self.module = kind(config_name=config_name, seed=seed, hash=code)
+            self.module.download_and_prepare()
+
+    def _per_pair(self, result: Mapping[str, object], pairs: int) -> FloatArray:
         keys = [self.output_key] if self.output_key else [key for key in _PER_PAIR_KEYS if key in result]
         for key in keys:
             if key not in result:
@@ -85,6 +114,6 @@ class EvaluateUtility(Utility):
         )
 
 
-def _feature_names(module: Any) -> set[str]:
+def _feature_names(module: evaluate.EvaluationModule) -> set[str]:
     features = module.features
     return set(features[0] if isinstance(features, list) else features)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, TextTable, Utility
+from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
+from .identity import digest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class FunctionUtility(Utility):
@@ -28,7 +33,7 @@ class FunctionUtility(Utility):
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., npt.ArrayLike],
         *,
         name: str | None = None,
         higher_is_better: bool = True,
@@ -37,12 +42,13 @@ class FunctionUtility(Utility):
         needs_source: bool | None = None,
         parameters: int = 0,
         device: str = "cpu",
-        **options: object,
+        **options: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
+        super().__init__(**options)
         if not callable(function):
             raise TypeError(f"function must be callable, got {type(function).__name__}")
         self.function = function
+        self._digest = digest(function)  # now: a callable object may change while it is used
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
         self.higher_is_better, self.symmetric = higher_is_better, symmetric
         self.scale, self.scale_known = (1.0, False) if scale is None else (float(scale), True)
@@ -51,6 +57,11 @@ class FunctionUtility(Utility):
         self.needs_source = required if needs_source is None else needs_source
         self.takes_source = parameter is not None
         self.parameters, self.device = parameters, device
+
+    def settings(self) -> dict[str, object]:
+        """The options; the function by its code, see `identity.digest`. What else it depends on, `name` must say."""
+        scale = self.scale if self.scale_known else None
+        return {**super().settings(), "function": self._digest, "scale": scale}
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """One call of the function for all new pairs."""
@@ -63,7 +74,7 @@ class FunctionUtility(Utility):
         return run
 
 
-def _parameter(function: Callable[..., Any], name: str) -> inspect.Parameter | None:
+def _parameter(function: Callable[..., npt.ArrayLike], name: str) -> inspect.Parameter | None:
     try:
         return inspect.signature(function).parameters.get(name)
     except (TypeError, ValueError):  # builtins without a signature

@@ -34,7 +34,9 @@ def load_utility(name: str, /, **options: Any) -> Utility:
         raise ValueError(_unknown(name))
     factory: Callable[..., Utility] = getattr(importlib.import_module(f".{entry.module}", __package__), entry.factory)
     named = {"name": known} if known in UTILITIES and "checkpoint" in entry.options else {}
-    return factory(**{**entry.options, **named, **options})
+    utility = factory(**{**entry.options, **named, **options})
+    utility.loaded_as = (name, options)
+    return utility
 
 
 def as_utility(utility: Any, /, **options: Any) -> Utility:
@@ -57,7 +59,7 @@ def as_utility(utility: Any, /, **options: Any) -> Utility:
 
         return FunctionUtility(utility, **options)
     raise TypeError(
-        f"{type(utility).__name__} is no utility: give a name, an evaluate module, a callable "
+        f"{type(utility).__name__} is not a utility: give a name, an evaluate module, a callable "
         "f(hypotheses, references) or an object with score(hypotheses, references, sources=None) and higher_is_better"
     )
 
@@ -100,22 +102,22 @@ def _from_hub(name: str) -> Entry | None:
 
 
 def _from_folder(folder: Path, checkpoint: str) -> Entry | None:
-    if (folder / "hparams.yaml").is_file():
-        return _comet_entry(folder, checkpoint)
+    from .comet_hparams import CometHparams, is_hub_mixin
+
+    if (folder / "hparams.yaml").is_file() or is_hub_mixin(folder):
+        module, factory, options = COMET_KINDS[CometHparams.read_class(folder)]
+        return Entry(module, factory, {"checkpoint": checkpoint, **options})
     if not (folder / "config.json").is_file():
         return None
-    kind = KINDS.get(str(read_config(folder).get("model_type", "")))
-    return None if kind is None else Entry(kind[0], kind[1], {"checkpoint": checkpoint})
-
-
-def _comet_entry(folder: Path, checkpoint: str) -> Entry:
-    from .comet_network import read_hparams
-
-    kind = str(read_hparams(folder).get("class_identifier"))
-    if kind not in COMET_KINDS:
-        raise ValueError(f"{folder} is a {kind!r} checkpoint; supported are {', '.join(COMET_KINDS)}")
-    module, factory, options = COMET_KINDS[kind]
-    return Entry(module, factory, {"checkpoint": checkpoint, **options})
+    model_type = str(read_config(folder).get("model_type", ""))
+    if model_type not in KINDS:
+        raise ValueError(
+            f"{checkpoint} is a {model_type or 'model'!r} checkpoint, which is not a metric by itself. To compare "
+            f"texts with it as an encoder, write load_utility('bertscore', checkpoint={checkpoint!r}) or "
+            f"load_utility('embedding-cosine', checkpoint={checkpoint!r})"
+        )
+    module, factory = KINDS[model_type]
+    return Entry(module, factory, {"checkpoint": checkpoint})
 
 
 def _unknown(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import datasets
 import evaluate
@@ -25,9 +25,9 @@ Returns:
 class UtilityMetric(evaluate.Metric):  # type: ignore[misc]
     """`compute(predictions=, references=, sources=)` through the utility's engine."""
 
-    def __init__(self, utility: Utility, **options: Any) -> None:
+    def __init__(self, utility: Utility) -> None:
         self.utility = utility
-        super().__init__(keep_in_memory=True, **options)
+        super().__init__(keep_in_memory=True)
 
     def _info(self) -> evaluate.MetricInfo:
         fields = ["predictions"]
@@ -49,6 +49,6 @@ class UtilityMetric(evaluate.Metric):  # type: ignore[misc]
 
     def _compute(
         self, predictions: list[str], references: list[str] | None = None, sources: list[str] | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, list[float] | float]:
         scores = self.utility.score(predictions, references, sources)
         return {"scores": scores.tolist(), "mean_score": float(np.mean(scores)) if scores.size else float("nan")}

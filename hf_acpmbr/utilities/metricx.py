@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..candidates import IntArray
 from .base import Kernel, Statistics, TextTable
 from .batching import pad
-from .checkpoints import checkpoint_folder
-from .network import NetworkUtility, PairNetworkKernel
+from .checkpoints import checkpoint_folder, revision_of
+from .network import NetworkOptions, NetworkUtility, PairNetworkKernel
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
+    from .metricx_network import MetricXNetwork
+
+_TOKENIZER_FILES = ("spiece.model",)
 _SCORE_TOKEN = 250089  # <extra_id_10> of mT5's vocabulary
 
 
-class MetricX(NetworkUtility):
+class MetricX(NetworkUtility["MetricXNetwork"]):
     """mT5 that predicts an MQM error score from 0 (perfect) to 25; lower is better.
 
     Args:
@@ -51,41 +57,80 @@ class MetricX(NetworkUtility):
         reference_free: bool | None = None,
         tokenizer: str | None = None,
         score_token: int = _SCORE_TOKEN,
-        **options: Any,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__(checkpoint, **options)
         name = checkpoint.lower()
         self.version = version or (23 if "metricx-23" in name else 24)
         if self.version not in (23, 24):
             raise ValueError(f"version must be 23 or 24, got {version}")
-        free = "-qe-" in name if reference_free is None else reference_free
-        self.needs_reference = not free
-        self.needs_source = self.version == 24 or free
+        self.reference_free = "-qe-" in name if reference_free is None else reference_free
+        self.needs_reference = not self.reference_free
+        self.needs_source = self.version == 24 or self.reference_free
         self.tokenizer = tokenizer
         self.score_token = score_token
+        self._pieces: Pieces | None = None
 
-    @property
-    def signature(self) -> str:
-        return super().signature + ("" if self.needs_reference else "|qe")
+    def settings(self) -> dict[str, object]:
+        """The options; the tokeniser by its content."""
+        return {**super().settings(), "tokenizer": revision_of(self.tokenizer_folder(), _TOKENIZER_FILES)}
 
-    def load(self) -> torch.nn.Module:
+    def load(self) -> MetricXNetwork:
         from .metricx_network import metricx_network
 
         return metricx_network(self.folder, self.score_token)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Ids of each text with its label; mT5's pieces never cross a space, so inputs are put together from parts."""
+        if self._pieces is None:
+            self._pieces = Pieces(self.tokenizer_folder() / "spiece.model")
+        return _MetricXKernel(self, statistics, self._pieces, table)
+
+    def tokenizer_folder(self) -> Path:
+        """Local folder of spiece.model."""
+        if self.tokenizer is None and (self.folder / "spiece.model").is_file():
+            return self.folder
+        return checkpoint_folder(self.tokenizer or "google/mt5-xl", _TOKENIZER_FILES)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_pieces": None}
+
+
+class Pieces:
+    """Ids of texts in mT5's vocabulary.
+
+    The vocabulary can spell unknown characters as bytes. MetricX's own program does not: its converted tokeniser has
+    one unknown token for each run of them, and so have these ids.
+
+    Args:
+        path: spiece.model.
+    """
+
+    def __init__(self, path: Path) -> None:
         import sentencepiece
 
-        folder = self.folder
-        if self.tokenizer is not None or not (folder / "spiece.model").is_file():
-            folder = checkpoint_folder(self.tokenizer or "google/mt5-xl", ("spiece.model",))
-        pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
-        return _MetricXKernel(self, statistics, pieces, table)
+        self.model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        self.unknown = int(self.model.unk_id())
+        self.bytes = frozenset(k for k in range(self.model.get_piece_size()) if self.model.is_byte(k))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without an end token."""
+        rows: list[list[int]] = self.model.encode(list(texts))
+        return [self._without_bytes(row) for row in rows] if self.bytes else rows
+
+    def _without_bytes(self, row: list[int]) -> list[int]:
+        out: list[int] = []
+        previous = False
+        for token in row:
+            spelled = token in self.bytes
+            if not (spelled and previous):
+                out.append(self.unknown if spelled else token)
+            previous = spelled
+        return out
 
 
 class _MetricXKernel(PairNetworkKernel):
-    def __init__(self, utility: MetricX, statistics: Statistics, pieces: Any, table: TextTable) -> None:
+    def __init__(self, utility: MetricX, statistics: Statistics, pieces: Pieces, table: TextTable) -> None:
         super().__init__(utility, statistics)
         version_24 = utility.version == 24
         order = ("source", "candidate", "reference") if version_24 else ("candidate", "reference", "source")

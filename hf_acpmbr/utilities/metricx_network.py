@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ WORST = 25.0
 class MetricXNetwork(nn.Module):
     """(ids, mask) → error score of each row, clamped to [0, 25]."""
 
-    def __init__(self, model: Any, readout: torch.Tensor) -> None:
+    def __init__(self, model: MT5ForConditionalGeneration, readout: torch.Tensor) -> None:
         super().__init__()
         self.encoder, self.decoder = model.encoder, model.decoder
         self.readout = nn.Parameter(readout)
@@ -36,10 +36,11 @@ def metricx_network(folder: Path, score_token: int) -> MetricXNetwork:
     """The network from a folder in mT5's format.
 
     transformers 5 ties mT5's output matrix to the embeddings whatever config.json says, so the one row of it that is
-    needed is taken from the weights file, and scaled (by d_model^-½) only if the checkpoint itself is tied.
+    needed is taken from the weights file, and scaled (by d_model^-½) only if the checkpoint itself is tied: if it says
+    so, or if its file has no output matrix.
     """
     config, weights = read_config(folder), read_weights(folder)
-    tied = "lm_head.weight" not in weights or config.get("tie_word_embeddings", True)
+    tied = "lm_head.weight" not in weights or config.get("tie_word_embeddings", False)
     matrix = weights.get("lm_head.weight", weights.get("shared.weight"))
     if matrix is None or score_token >= matrix.shape[0]:
         raise ValueError(f"{folder} has no output for score_token={score_token}: is it a MetricX checkpoint?")

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Statistics, Utility
+from ..stage import describe
+from .base import CommonOptions, Statistics, Utility
 from .batching import TokenBatches
 from .checkpoints import checkpoint_folder, revision_of
+from .tokenization import SpecialTokens
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
 _DTYPES = ("float32", "float16", "bfloat16")
+N = TypeVar("N", bound="torch.nn.Module")
+Output = TypeVar("Output")
 
 
-class NetworkUtility(Utility):
+class NetworkOptions(CommonOptions, total=False):
+    """The options that every network takes."""
+
+    device: str | None
+    dtype: str
+    batch_tokens: int | None
+    compile: bool
+    revision: str | None
+    name: str | None
+    parameters: int | None
+
+
+class NetworkUtility(Utility, Generic[N]):
     """A metric that is a network. Nothing is loaded before the first score (or a question only the weights answer).
 
     Args:
@@ -32,6 +50,7 @@ class NetworkUtility(Utility):
         compile: run the network through torch.compile.
         revision: branch, tag or commit of a hub checkpoint.
         name: for signatures and reports.
+        parameters: of the network, where they are known without loading it.
         options: `cache=`, `progress=` of every utility.
     """
 
@@ -50,18 +69,20 @@ class NetworkUtility(Utility):
         revision: str | None = None,
         name: str | None = None,
         parameters: int | None = None,
-        **options: Any,
+        **options: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**options)
         self.checkpoint, self.revision, self.compile = checkpoint, revision, compile
-        self.name = name or checkpoint.rstrip("/").split("/")[-1]
+        self.checkpoint_name = checkpoint.rstrip("/").split("/")[-1]
+        self.name = name or self.checkpoint_name
         self.device = device or _default_device()
         self.dtype = self._resolve_dtype(dtype)
         self.batches = TokenBatches(batch_tokens or (2048 if self.device == "cpu" else 32768))
         self.known_parameters = parameters
         self._folder: Path | None = None
         self._revision: str | None = None
-        self._network: Any = None
+        self._network: N | None = None
+        self._tokens: SpecialTokens | None = None
 
     @property
     def folder(self) -> Path:
@@ -71,20 +92,33 @@ class NetworkUtility(Utility):
         return self._folder
 
     @property
-    def signature(self) -> str:
-        half = "" if self.dtype == "float32" else f"|{self.dtype}"
+    def identity(self) -> str:
         if self._revision is None:
-            self._revision = revision_of(self.folder)
-        return f"{self.name}@{self._revision}{half}"
+            self._revision = revision_of(self.folder, self.files)
+        return f"{describe(self.name)}@{self._revision}"
+
+    def settings(self) -> dict[str, object]:
+        """The options; the checkpoint is in `identity`, by its content and not by where it lies."""
+        return {key: value for key, value in super().settings().items() if key not in ("checkpoint", "revision")}
+
+    def special_tokens(self) -> SpecialTokens:
+        """The tokeniser of transformers' encoders; loaded once, for it takes a second."""
+        if self._tokens is None:
+            self._tokens = SpecialTokens(self.tokenizer_folder())
+        return self._tokens
+
+    def tokenizer_folder(self) -> Path:
+        """Local folder of the tokeniser."""
+        return self.folder
 
     @property
-    def network(self) -> Any:
+    def network(self) -> N:
         """The loaded network on its device, in evaluation mode."""
         if self._network is None:
             import torch
 
             network = self.load().to(device=self.device, dtype=getattr(torch, self.dtype)).eval().requires_grad_(False)
-            self._network = torch.compile(network, dynamic=True) if self.compile else network
+            self._network = cast(N, torch.compile(network, dynamic=True)) if self.compile else network
         return self._network
 
     @property
@@ -95,28 +129,32 @@ class NetworkUtility(Utility):
         return self.known_parameters
 
     @abstractmethod
-    def load(self) -> torch.nn.Module:
+    def load(self) -> N:
         """The network with its weights, on the CPU."""
 
-    def bar(self, total: int) -> Any:
-        """One progress bar for `total` items, or nothing."""
-        if not self.progress:
-            return None
-        from tqdm import tqdm
-
-        return tqdm(total=total, desc=self.name, unit="seq", leave=False)
-
-    def encode(self, lengths: IntArray, forward: Any, receive: Any, statistics: Statistics) -> None:
+    def encode(
+        self,
+        lengths: IntArray,
+        forward: Callable[[IntArray], Output],
+        receive: Callable[[IntArray, Output], None],
+        statistics: Statistics,
+    ) -> None:
         """Run `forward` over sequences in sorted batches, without gradients and with a progress bar."""
         import torch
 
-        bar = self.bar(lengths.size)
-        try:
-            with torch.inference_mode():
-                self.batches.run(lengths, forward, receive, statistics, bar)
-        finally:
-            if bar is not None:
-                bar.close()
+        with torch.inference_mode(), self._bar(lengths.size) as done:
+            self.batches.run(lengths, forward, receive, statistics, done)
+
+    @contextmanager
+    def _bar(self, total: int) -> Iterator[Callable[[int], object]]:
+        """What to call with the number of finished sequences: one progress bar, or nothing."""
+        if not self.progress:
+            yield lambda count: None
+            return
+        from tqdm import tqdm
+
+        with tqdm(total=total, desc=self.name, unit="seq", leave=False) as bar:
+            yield bar.update
 
     def _resolve_dtype(self, dtype: str) -> str:
         on_gpu = self.device.startswith("cuda")
@@ -130,19 +168,18 @@ class NetworkUtility(Utility):
             )
         return dtype
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, object]:
         # Weights are found again from the checkpoint, so pickles and fingerprints stay small and stable.
-        restore, (cls, state) = super().__reduce__()
-        return restore, (cls, {**state, "_network": None})
+        return {**super().__getstate__(), "_network": None, "_tokens": None}
 
 
 class PairNetworkKernel:
     """Scores pairs whose texts go through the network together: ids of each text once, pairs assembled from ids.
 
-    Subclasses give `assemble` (the ids of one input) and `forward` (scores of a batch of inputs).
+    Subclasses give `lengths` (tokens of each input) and `forward` (scores of a batch of inputs).
     """
 
-    def __init__(self, utility: NetworkUtility, statistics: Statistics) -> None:
+    def __init__(self, utility: NetworkUtility[Any], statistics: Statistics) -> None:
         self.utility = utility
         self.statistics = statistics
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, TextTable, Utility
+from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
+from .identity import digest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class MatrixUtility(Utility):
@@ -20,6 +25,7 @@ class MatrixUtility(Utility):
         references: M unique texts naming the columns; default: the hypotheses if the matrix is square.
         name: for signatures and reports.
         higher_is_better: direction of the scores.
+        symmetric: True if the scores came from a symmetric utility, which counts swapped pairs once.
         scale: the span that corresponds to 1.0 (100 for a 0–100 metric).
         parameters: size of the network that stands behind the scores, for the cost model.
     """
@@ -32,12 +38,13 @@ class MatrixUtility(Utility):
         *,
         name: str = "matrix",
         higher_is_better: bool = True,
+        symmetric: bool = False,
         scale: float = 1.0,
         parameters: int = 0,
         device: str = "cpu",
-        **options: object,
+        **options: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
+        super().__init__(**options)
         self.matrix: FloatArray = np.asarray(matrix, dtype=np.float64)
         if self.matrix.ndim != 2:
             raise ValueError(f"matrix must be 2-D (hypotheses × references), got shape {self.matrix.shape}")
@@ -46,14 +53,17 @@ class MatrixUtility(Utility):
             hypotheses = [str(i) for i in range(n)]
         if references is None:
             references = hypotheses if m == n else [str(j) for j in range(m)]
+        self.hypotheses, self.references = list(hypotheses), list(references)
         self._rows = _positions(hypotheses, n, "hypotheses")
         self._columns = _positions(references, m, "references")
-        self.name, self.higher_is_better, self.device = name, higher_is_better, device
+        self._digest = digest([self.matrix, self.hypotheses, self.references])
+        self.name, self.higher_is_better, self.symmetric, self.device = name, higher_is_better, symmetric, device
         self.scale, self.parameters = float(scale), int(parameters)
 
-    @property
-    def signature(self) -> str:
-        return f"{self.name}[{self.matrix.shape[0]}x{self.matrix.shape[1]}]"
+    def settings(self) -> dict[str, object]:
+        """The options; the matrix and the texts that name its rows and columns as one digest."""
+        shown = {key: value for key, value in super().settings().items() if key not in ("hypotheses", "references")}
+        return {**shown, "matrix": self._digest}
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """A look-up by text."""

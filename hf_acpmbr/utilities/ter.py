@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .base import Kernel, Statistics, TextTable, Utility
+from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
 from .ter_edits import count_edits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PAIRS_AT_ONCE = 4096  # pairs whose shifts are searched together
 
@@ -43,24 +46,22 @@ class TER(Utility):
         no_punct: bool = False,
         asian_support: bool = False,
         case_sensitive: bool = False,
-        **options: object,
+        **options: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
+        super().__init__(**options)
         from sacrebleu.metrics.ter import TER as SacrebleuTER
 
         self._ter = SacrebleuTER(
             normalized=normalized, no_punct=no_punct, asian_support=asian_support, case_sensitive=case_sensitive
         )
-        flags = {"norm": normalized, "nopunct": no_punct, "asian": asian_support, "case": case_sensitive}
-        self._flags = "|".join(f"{key}:{'yes' if value else 'no'}" for key, value in flags.items())
-
-    @property
-    def signature(self) -> str:
-        return f"TER|{self._flags}"
+        self.normalized, self.no_punct = normalized, no_punct
+        self.asian_support, self.case_sensitive = asian_support, case_sensitive
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Words of all texts, tokenised once."""
-        return _TERKernel([self._ter._preprocess_segment(text).split() for text in table.texts])
+        from .sacrebleu_words import words
+
+        return _TERKernel(words(self._ter, table.texts))
 
 
 class _TERKernel:

@@ -6,7 +6,7 @@ CometKiwi (Rei et al. 2022, https://aclanthology.org/2022.wmt-1.60), UniTE (Wan 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,12 @@ import numpy.typing as npt
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
 from .batching import pad
-from .comet import CometCheckpoint, encode_segments
+from .comet import CometCheckpoint, CometOptions
 
 if TYPE_CHECKING:
-    import torch
+    from typing_extensions import Unpack
+
+    from .comet_network import CometNetwork
 
 Probabilities = npt.NDArray[np.float32]
 _Results = dict[tuple[int, ...], tuple[float, Probabilities]]  # text numbers → score and word tags
@@ -26,7 +28,7 @@ _SPAN_WEIGHTS = (0.1667, 0.3333, 0.5)
 _SCORE_WEIGHTS = (0.12, 0.33, 0.33, 0.22)
 _SEVERITY = np.array([0.0, 1.0, 5.0, 10.0])
 _WORST = 25.0
-_TYPED = frozenset({"BERT", "RemBERT", "DeBERTa"})  # encoders that were trained with segment types
+_TYPED = ("BERT", "DeBERTa")  # encoders that get segment types from COMET; RemBERT has them, but is given none
 
 
 class UnifiedMetric(CometCheckpoint):
@@ -42,51 +44,50 @@ class UnifiedMetric(CometCheckpoint):
 
     description = "COMET unified metric: hypothesis, source and reference encoded together."
 
-    def __init__(self, checkpoint: str, *, reference_free: bool | None = None, **options: Any) -> None:
+    def __init__(self, checkpoint: str, *, reference_free: bool | None = None, **options: Unpack[CometOptions]) -> None:
         super().__init__(checkpoint, **options)
         self._reference_free = reference_free
 
     @property
+    def reference_free(self) -> bool:
+        """Whether only hypothesis and source are compared."""
+        if self._reference_free is None:
+            self._reference_free = "ref" not in self.hparams.input_segments
+        return self._reference_free
+
+    @property
     def needs_reference(self) -> bool:  # type: ignore[override]
         """Whether references are part of the input."""
-        if self._reference_free is None:
-            self._reference_free = "ref" not in self.segments
-        return not self._reference_free
+        return not self.reference_free
 
     @property
     def needs_source(self) -> bool:  # type: ignore[override]
         """Whether sources are part of the input."""
-        return "src" in self.segments
-
-    @property
-    def segments(self) -> list[str]:
-        """What the checkpoint was trained on, hypothesis first."""
-        return list(self.hparams.get("input_segments") or ["mt", "src", "ref"])
+        return "src" in self.hparams.input_segments
 
     @property
     def explains(self) -> bool:
         """XCOMET proper: its word tags enter the score."""
-        return self.hparams.get("class_identifier") == "xcomet_metric"
-
-    @property
-    def signature(self) -> str:
-        return super().signature + ("|qe" if "ref" in self.segments and not self.needs_reference else "")
+        return self.hparams.class_identifier == "xcomet_metric"
 
     def inputs(self) -> list[tuple[str, ...]]:
         """The segments of each forward pass."""
-        parts = [part for part in ("src", "ref") if part in self.segments and (part != "ref" or self.needs_reference)]
+        wanted = ("src",) if self.reference_free else ("src", "ref")
+        parts = [part for part in wanted if part in self.hparams.input_segments]
+        if not parts or (parts != ["src"] and "ref" not in parts):
+            raise ValueError(
+                f"{self.checkpoint} was trained on {', '.join(self.hparams.input_segments)}: "
+                f"reference_free={self.reference_free} leaves nothing to compare the hypothesis with"
+            )
         if parts == ["src", "ref"]:
             return [("mt", "src"), ("mt", "ref"), ("mt", "src", "ref")]
         return [("mt", *parts)]
 
-    def load(self) -> torch.nn.Module:
+    def load(self) -> CometNetwork:
         from .comet_network import load_comet
 
         self.expect("unified_metric", "xcomet_metric")
-        tags = 0
-        if self.explains or self.hparams.get("word_level_training"):
-            tags = 1 + len(self.hparams.get("error_labels") or ["minor", "major"])
-        return load_comet(self.folder, self.hparams, self.encoder_config(), 1, tags)
+        return load_comet(self.folder, self.hparams, self.encoder_config(), 1)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Ids of each text; results of passes that many pairs share are kept."""
@@ -98,10 +99,10 @@ class _UnifiedKernel:
         self.utility, self.statistics = utility, statistics
         self.tokens = utility.special_tokens()
         self.longest = utility.longest()
-        texts = encode_segments(self.tokens, table.texts, self.longest)
-        sources = encode_segments(self.tokens, table.sources, self.longest)
+        texts = utility.encode_texts(table.texts)
+        sources = utility.encode_texts(table.sources)
         self.ids = {"mt": texts, "ref": texts, "src": sources}
-        self.typed = utility.hparams.get("encoder_model") in _TYPED
+        self.typed = utility.hparams.encoder_model in _TYPED
         self.with_source: _Results = {}  # this pass does not depend on the reference, so it is kept
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
@@ -149,21 +150,21 @@ class _UnifiedKernel:
             types = pad([[0] * size + [1] * (ids.shape[1] - size) for size in first], 1, device)
         sentence, words = network(ids, mask, types)
         scores: list[float] = network.estimator(sentence[:, 0]).double().cpu().tolist()
-        if not self.utility.explains:
+        if not self.utility.explains or network.hidden2tag is None:
             return scores, [np.zeros((0, 0), dtype=np.float32)] * len(scores)
         tags = network.hidden2tag(words).float().softmax(dim=-1).cpu().numpy()
         return scores, [row[:size].copy() for row, size in zip(tags, first, strict=True)]
 
     def _first_segment(self, key: tuple[int, ...]) -> int:
         """Tokens of the hypothesis with the special tokens it would have alone."""
-        return len(self.tokens.before) + len(self.ids["mt"][key[0]]) + len(self.tokens.after)
+        return len(self.ids["mt"][key[0]]) + self.tokens.count
 
     def _tag_score(self, tags: list[Probabilities]) -> float:
         weights = _SPAN_WEIGHTS if len(tags) == 3 else (1.0,)
         return span_score(sum((w * t for w, t in zip(weights, tags, strict=True)), np.zeros_like(tags[0])))
 
 
-def span_score(probabilities: npt.NDArray[np.floating[Any]]) -> float:
+def span_score(probabilities: Probabilities | FloatArray) -> float:
     """1 − (minor + 5·major + 10·critical) / 25 over the error spans of one hypothesis, at least 0.
 
     A span is a run of error tags with the severity of its first token; a run that is still open at the last token does

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,7 +27,19 @@ SENTENCES = [
 ]
 
 
-def train_sentencepiece(path: Path, size: int = 160, specials: tuple[str, ...] = ("[CLS]", "[SEP]", "[MASK]")) -> None:
+def write_hub_cache(cache: Path, repositories: dict[str, Path], revision: str = "a" * 40, ref: str = "main") -> Path:
+    """Folders laid out as the Hub's client keeps them, for HF_HUB_CACHE: by repository id."""
+    for name, folder in repositories.items():
+        repository = cache / f"models--{name.replace('/', '--')}"
+        (repository / "refs").mkdir(parents=True, exist_ok=True)
+        (repository / "refs" / ref).write_text(revision)
+        shutil.copytree(folder, repository / "snapshots" / revision)
+    return cache
+
+
+def train_sentencepiece(
+    path: Path, size: int = 160, specials: tuple[str, ...] = ("[CLS]", "[SEP]", "[MASK]"), **options
+) -> None:
     """A small real sentencepiece model with RemBERT's special pieces."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES * 20),
@@ -39,6 +52,7 @@ def train_sentencepiece(path: Path, size: int = 160, specials: tuple[str, ...] =
         control_symbols=list(specials),
         hard_vocab_limit=False,
         minloglevel=2,
+        **options,
     )
 
 
@@ -116,11 +130,11 @@ def write_bleurt(folder: Path, embedding_size: int | None = 12, file: str = "mod
 
 
 def write_encoder(folder: Path, kind: str = "xlm-roberta", seed: int = 0, layers: int = 3) -> Path:
-    """An encoder with its tokeniser in transformers' format: "xlm-roberta", "xlm-roberta-xl" or "bert"."""
+    """An encoder with its tokeniser in transformers' format: "xlm-roberta", "xlm-roberta-xl", "bert" or "rembert"."""
     from transformers import AutoModel
 
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = _bert_tokenizer(folder) if kind == "bert" else _xlmr_tokenizer()
+    tokenizer = _xlmr_tokenizer() if kind.startswith("xlm") else _bert_tokenizer(folder)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
     model = AutoModel.from_config(_encoder_config(kind, len(tokenizer), layers))
@@ -134,7 +148,7 @@ def write_encoder(folder: Path, kind: str = "xlm-roberta", seed: int = 0, layers
 
 
 def _encoder_config(kind: str, vocabulary: int, layers: int):
-    from transformers import BertConfig, XLMRobertaConfig, XLMRobertaXLConfig
+    from transformers import BertConfig, RemBertConfig, XLMRobertaConfig, XLMRobertaXLConfig
 
     shared = {
         "vocab_size": vocabulary,
@@ -147,6 +161,8 @@ def _encoder_config(kind: str, vocabulary: int, layers: int):
     }
     if kind == "bert":
         return BertConfig(**shared, max_position_embeddings=64, pad_token_id=0)
+    if kind == "rembert":
+        return RemBertConfig(**shared, max_position_embeddings=64, pad_token_id=0, input_embedding_size=8)
     config_class = XLMRobertaXLConfig if kind == "xlm-roberta-xl" else XLMRobertaConfig
     return config_class(**shared, max_position_embeddings=66, pad_token_id=1, bos_token_id=0, eos_token_id=2)
 
@@ -185,12 +201,16 @@ COMET_HPARAMS = {
 
 
 def write_comet(folder: Path, blocks: int, tags: int = 0, encoder: str = "xlm-roberta", **hparams) -> Path:
-    """A COMET-like checkpoint: hparams.yaml and checkpoints/model.ckpt, with the encoder beside it."""
+    """A COMET-like checkpoint: hparams.yaml and checkpoints/model.ckpt, with the encoder beside it.
+
+    A hyper-parameter given as None is left out.
+    """
     import yaml
     from transformers import AutoModel
 
     path = write_encoder(folder / "encoder", encoder)
     settings = {**COMET_HPARAMS, "pretrained_model": str(path), **hparams}
+    settings = {key: value for key, value in settings.items() if value is not None}
     generator = torch.Generator().manual_seed(7)
 
     def random(*shape: int) -> torch.Tensor:
@@ -203,7 +223,7 @@ def write_comet(folder: Path, blocks: int, tags: int = 0, encoder: str = "xlm-ro
     state["layerwise_attention.gamma"] = torch.tensor([1.3])
     state["layerwise_attention.dropout_mask"] = torch.zeros(4)
     width = 16 * blocks
-    sizes = [width, *settings["hidden_sizes"], 1]
+    sizes = [width, *settings.get("hidden_sizes", COMET_HPARAMS["hidden_sizes"]), 1]
     for number, (before, after) in enumerate(pairwise(sizes)):
         state[f"estimator.ff.{3 * number}.weight"] = random(after, before)
         state[f"estimator.ff.{3 * number}.bias"] = random(after)
@@ -216,12 +236,15 @@ def write_comet(folder: Path, blocks: int, tags: int = 0, encoder: str = "xlm-ro
     return folder
 
 
-def write_metricx(folder: Path, tied: bool = False) -> Path:
-    """A MetricX-like checkpoint: mT5 weights with an output matrix of their own (unless tied) and spiece.model."""
+def write_metricx(folder: Path, tied: bool | None = False, **options) -> Path:
+    """A MetricX-like checkpoint: mT5 weights with an output matrix of their own (unless tied) and spiece.model.
+
+    With tied=None, config.json does not say. The options are sentencepiece's.
+    """
     from transformers import MT5Config, MT5ForConditionalGeneration
 
     folder.mkdir(parents=True, exist_ok=True)
-    train_sentencepiece(folder / "spiece.model", size=170, specials=())
+    train_sentencepiece(folder / "spiece.model", size=options.pop("vocab_size", 170), specials=(), **options)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model")).get_piece_size()
     torch.manual_seed(3)
     config = MT5Config(
@@ -240,7 +263,10 @@ def write_metricx(folder: Path, tied: bool = False) -> Path:
             parameter.data.normal_(0.0, 0.5)
     model.save_pretrained(folder)
     settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": tied}))
+    settings = {key: value for key, value in settings.items() if key != "tie_word_embeddings"}
+    (folder / "config.json").write_text(
+        json.dumps(settings if tied is None else {**settings, "tie_word_embeddings": tied})
+    )
     weights = {key: value for key, value in load_file(folder / "model.safetensors").items() if key != "lm_head.weight"}
     if not tied:
         weights["lm_head.weight"] = torch.randn(config.vocab_size, config.d_model)

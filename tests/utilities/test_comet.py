@@ -212,15 +212,42 @@ def test_sparsemax_is_the_projection() -> None:
         np.testing.assert_allclose(sparsemax(scores), bisection_sparsemax(scores.double()), atol=1e-6)
 
 
-def test_unknown_classes_and_missing_weights_are_refused(tmp_path: Path) -> None:
+def test_unknown_classes_are_refused(tmp_path: Path) -> None:
     folder = write_comet(tmp_path / "rank", 6, class_identifier="ranking_metric")
     with pytest.raises(ValueError, match="'ranking_metric' checkpoint; supported are"):
         load_utility(str(folder))
-    folder = write_comet(tmp_path / "short", 6, class_identifier="regression_metric", hidden_sizes=[12, 8])
-    settings = yaml.safe_load((folder / "hparams.yaml").read_text())
-    (folder / "hparams.yaml").write_text(yaml.safe_dump({**settings, "hidden_sizes": [12, 8, 4]}))
-    with pytest.raises(ValueError, match="lacks 2 weights"):
-        load_utility(str(folder)).score(["a"], ["b"], ["c"])
+
+
+def test_metrics_of_hypothesis_and_reference_need_no_source(tmp_path: Path) -> None:
+    folder = write_comet(tmp_path, 1, class_identifier="unified_metric", input_segments=["mt", "ref"])
+    plain = PlainComet(folder)
+    utility = load_utility(str(folder))
+    assert not utility.needs_source
+    expected = [plain.joint(h, r)[0] for h, r in zip(HYPOTHESES, REFERENCES, strict=False)]
+    np.testing.assert_allclose(utility.score(HYPOTHESES, REFERENCES[:4]), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="leaves nothing to compare the hypothesis with"):
+        load_utility(str(folder), reference_free=True).score(HYPOTHESES)
+
+
+@pytest.mark.parametrize(("encoder", "model", "typed"), [("bert", "BERT", True), ("rembert", "RemBERT", False)])
+def test_only_bert_gets_segment_types(tmp_path: Path, encoder: str, model: str, typed: bool) -> None:
+    folder = write_comet(
+        tmp_path,
+        1,
+        encoder=encoder,
+        encoder_model=model,
+        class_identifier="unified_metric",
+        input_segments=["mt", "src"],
+    )
+    plain = PlainComet(folder)
+    ids = plain.tokenizer(HYPOTHESES[0], SOURCE)["input_ids"]
+    first = len(plain.ids(HYPOTHESES[0]))
+    types = [0] * first + [int(typed)] * (len(ids) - first)
+    with torch.no_grad():
+        out = plain.model(torch.tensor([ids]), token_type_ids=torch.tensor([types]), output_hidden_states=True)
+    expected = plain.estimate(plain.mix([layer[0] for layer in out.hidden_states])[0])
+    score = load_utility(str(folder)).score([HYPOTHESES[0]], None, [SOURCE])[0]
+    assert score == pytest.approx(expected, abs=1e-5)
 
 
 def test_source_is_required(tmp_path: Path) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sentencepiece
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, MT5ForConditionalGeneration
 
 from hf_acpmbr.utilities import load_utility
+from hf_acpmbr.utilities.metricx import Pieces
 
-from .checkpoints import SENTENCES, write_encoder, write_metricx
+from .checkpoints import SENTENCES, train_sentencepiece, write_encoder, write_metricx
 
 HYPOTHESES, REFERENCES = SENTENCES[:5], SENTENCES[3:9]
+HALVES = (SENTENCES[:6], SENTENCES[6:12])
 ROWS, COLUMNS = np.divmod(np.arange(30), 6)
 
 
@@ -107,11 +111,91 @@ def test_embedding_cosine_equals_its_definition(encoder: Path, pooling: str) -> 
     np.testing.assert_allclose(scorer.aggregate_scores(np.arange(5), np.full((1, 6), 1 / 6))[:, 0], h @ mean, atol=1e-6)
 
 
-def test_sentence_transformers_pooling_is_read(tmp_path: Path) -> None:
+MODULES = [
+    ("0", "", "Transformer"),
+    ("1", "1_Pooling", "Pooling"),
+    ("2", "2_Dense", "Dense"),
+    ("3", "3_N", "Normalize"),
+]
+
+
+def write_sentence_transformer(folder: Path, pooling: dict, **settings) -> Path:
+    """modules.json with pooling, a dense layer and normalisation, as LaBSE has them."""
+    write_encoder(folder, "bert")
+    modules = [
+        {"idx": k, "name": name, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for k, (name, path, kind) in enumerate(MODULES)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    for name in ("1_Pooling", "2_Dense"):
+        (folder / name).mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 16, **pooling}))
+    width = 16 * sum(map(bool, pooling.values()))
+    dense = {"in_features": width, "out_features": 5, "bias": True}
+    dense["activation_function"] = "torch.nn.modules.activation.Tanh"
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(dense))
+    generator = torch.Generator().manual_seed(5)
+    weights = {"linear.weight": torch.randn(5, width, generator=generator), "linear.bias": torch.ones(5)}
+    save_file(weights, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+def test_sentence_transformers_folders_are_used_as_they_say(tmp_path: Path) -> None:
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
+    folder = write_sentence_transformer(tmp_path, pooling, max_seq_length=8, do_lower_case=True)
+    dense = load_file(folder / "2_Dense" / "model.safetensors")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+
+    def vector(text: str) -> torch.Tensor:
+        ids = tokenizer(text.lower(), truncation=True, max_length=8, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            hidden = model(ids).last_hidden_state[0]
+        pooled = torch.cat([hidden[0], hidden.mean(dim=0)])
+        return torch.tanh(dense["linear.weight"] @ pooled + dense["linear.bias"])
+
+    utility = load_utility("embedding-cosine", checkpoint=str(folder))
+    expected = [float(torch.cosine_similarity(vector(h), vector(r), dim=0)) for h, r in zip(*HALVES, strict=True)]
+    np.testing.assert_allclose(utility.score(*HALVES), expected, atol=1e-5)
+    longer = load_utility("embedding-cosine", checkpoint=str(folder), max_length=30)
+    assert np.abs(longer.score(*HALVES) - expected).max() > 1e-3, "the longest input matters here"
+
+
+@pytest.mark.parametrize(
+    ("pooling", "message"),
+    [({"pooling_mode_lasttoken": True}, "asks for pooling_mode_lasttoken"), ({"pooling_mode": "weird"}, "for weird")],
+)
+def test_unknown_poolings_are_refused(tmp_path: Path, pooling: dict, message: str) -> None:
     folder = write_encoder(tmp_path, "bert")
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
-    assert load_utility("embedding-cosine", checkpoint=str(folder)).pooling == "cls"
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    with pytest.raises(ValueError, match=message):
+        load_utility("embedding-cosine", checkpoint=str(folder)).score(["a"], ["b"])
+
+
+REAL = {"all-mpnet-base-v2": 384, "all-MiniLM-L6-v2": 256}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_sentence_transformers(name: str) -> None:
+    """Mean pooling and max_seq_length of the published folders, on their real weights, if they are on this machine."""
+    folder = Path(os.environ.get("ACPMBR_REAL", "/tmp/real")) / name
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here (set ACPMBR_REAL to a folder with the published {name})")
+    utility = load_utility("embedding-cosine", checkpoint=str(folder))
+    assert (utility.modules.pooling, utility.modules.max_length) == (("mean",), REAL[name])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+
+    def vector(text: str) -> torch.Tensor:
+        inputs = tokenizer(text, truncation=True, max_length=REAL[name], return_tensors="pt")
+        with torch.no_grad():
+            return model(**inputs).last_hidden_state[0].mean(dim=0)
+
+    texts = ["This is an example sentence", "Each sentence is converted", " ".join(SENTENCES * 12)]
+    expected = [float(torch.cosine_similarity(vector(texts[0]), vector(text), dim=0)) for text in texts]
+    np.testing.assert_allclose(utility.score([texts[0]] * 3, texts), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -146,6 +230,56 @@ def test_metricx_equals_stock_mt5(tmp_path: Path, version: int, tied: bool) -> N
         free.score(HYPOTHESES, None, [source] * 5), [plain(text(h, None)) for h in HYPOTHESES], atol=1e-4
     )
     assert not free.higher_is_better
+
+
+def test_metricx_is_untied_unless_it_says_otherwise(tmp_path: Path) -> None:
+    options = {"version": 23, "score_token": 7}
+    silent, untied = (write_metricx(tmp_path / str(tied), tied) for tied in (None, False))
+    shutil.copy(untied / "model.safetensors", silent / "model.safetensors")
+    scores = [load_utility(str(folder), **options).score(*HALVES) for folder in (silent, untied)]
+    np.testing.assert_array_equal(*scores)
+
+
+def test_metricx_has_unknown_tokens_and_no_bytes(tmp_path: Path) -> None:
+    """As the tokeniser that MetricX's program converts from the same pieces: one unknown token for each run."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    train_sentencepiece(tmp_path / "spiece.model", size=440, specials=(), byte_fallback=True)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    vocabulary = [(model.id_to_piece(k), model.get_score(k)) for k in range(model.get_piece_size())]
+    converted = Tokenizer(models.Unigram(vocabulary, unk_id=model.unk_id(), byte_fallback=False))
+    converted.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    texts = ["candidate: これはテスト", "a 本 bird 語語 x", "🙂🙂 She 🙂laughed", "Nobody knew", "テ", "ab本cd"]
+    assert any(model.is_byte(token) for token in model.encode(texts[0])), "sentencepiece itself spells bytes"
+    assert Pieces(tmp_path / "spiece.model").encode(texts) == [row.ids for row in converted.encode_batch(texts)]
+
+
+def test_roberta_texts_are_stripped_and_begin_with_a_space(shared_data: Path) -> None:
+    folder = str(shared_data / "metric_goldens" / "bertscore_roberta")
+    utility = load_utility("bertscore", checkpoint=folder, layer=3)
+    plain, spaced = utility.score(["hello there", " hello there \n"], ["general", "\tgeneral "])
+    assert plain == spaced
+
+
+def test_idf_counts_every_reference(encoder: Path) -> None:
+    utility = load_utility("bertscore", checkpoint=str(encoder), idf=True)
+    repeated, once = [REFERENCES[0]] * 4 + REFERENCES[1:3], REFERENCES[:3]
+    many = utility.score([HYPOTHESES[0]] * 6, repeated)
+    few = utility.score([HYPOTHESES[0]] * 3, once)
+    assert many[4] != pytest.approx(few[1], abs=1e-6), "three further copies of a reference change the frequencies"
+    documents = [set(AutoTokenizer.from_pretrained(encoder)(text)["input_ids"]) for text in repeated]
+    table = {t: math.log(7 / (sum(t in d for d in documents) + 1)) for d in documents for t in d} | {-1: math.log(7)}
+    layers = AutoModel.from_pretrained(encoder).config.num_hidden_layers
+    expected = plain_bertscore(encoder, HYPOTHESES[0], REFERENCES[1], layers, table)[2]
+    assert many[4] == pytest.approx(expected, abs=1e-5)
+
+
+def test_cached_idf_scores_belong_to_their_references(encoder: Path, tmp_path: Path) -> None:
+    options = {"checkpoint": str(encoder), "idf": True, "cache": str(tmp_path / "scores.db")}
+    fresh = load_utility("bertscore", checkpoint=str(encoder), idf=True)
+    for references in (REFERENCES[:2], REFERENCES[:1] * 2, REFERENCES[:2]):
+        scores = load_utility("bertscore", **options).score(HYPOTHESES[:2], references)
+        np.testing.assert_allclose(scores, fresh.score(HYPOTHESES[:2], references), atol=1e-12)
 
 
 def test_metricx_names_say_version_and_kind() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from hf_acpmbr.utilities import (
     MatrixUtility,
-    Utility,
     as_utility,
     available_utilities,
     distilled_partners,
@@ -21,7 +20,7 @@ from hf_acpmbr.utilities import (
 )
 from hf_acpmbr.utilities.table import UTILITIES
 
-from .checkpoints import SENTENCES, write_bleurt
+from .checkpoints import SENTENCES, write_bleurt, write_encoder
 
 MODULE = """
 import datasets
@@ -52,34 +51,51 @@ def test_importing_and_string_metrics_load_no_heavy_library() -> None:
     assert run(code) == "False []"
 
 
-def test_a_utility_is_an_evaluate_metric() -> None:
+def test_as_metric_is_an_evaluate_metric() -> None:
     import evaluate
 
     utility = load_utility("chrf")
-    assert isinstance(utility, evaluate.Metric)
-    assert isinstance(utility, evaluate.EvaluationModule)
-    assert isinstance(utility, Utility)
-    result = utility.compute(predictions=SENTENCES[:2], references=SENTENCES[2:4])
-    np.testing.assert_allclose(result["scores"], utility.score(SENTENCES[:2], SENTENCES[2:4]))
-    assert result["mean_score"] == pytest.approx(np.mean(result["scores"]))
-    assert set(utility.features) == {"predictions", "references"}
-    assert "popovic" in utility.citation
-    assert "predictions" in utility.inputs_description
-    combined = evaluate.combine([utility, load_utility("bleu")])
+    assert not isinstance(utility, evaluate.EvaluationModule), "a utility does not pretend"
+    metric = utility.as_metric()
+    assert isinstance(metric, evaluate.Metric)
+    assert metric is utility.as_metric()
+    assert metric.name == "chrf"
+    assert "popovic" in metric.citation
+    assert set(metric.features) == {"predictions", "references"}
+    expected = utility.score(SENTENCES[:3], SENTENCES[3:6]).tolist()
+    assert metric.compute(predictions=SENTENCES[:3], references=SENTENCES[3:6])["scores"] == expected
+    metric.add(prediction=SENTENCES[0], reference=SENTENCES[3])
+    metric.add_batch(predictions=SENTENCES[1:3], references=SENTENCES[4:6])
+    result = metric.compute()
+    assert result == {"scores": expected, "mean_score": np.mean(expected)}
+    assert utility.compute(predictions=SENTENCES[:3], references=SENTENCES[3:6]) == result
+
+
+def test_metrics_can_be_combined() -> None:
+    import evaluate
+
+    metrics = [load_utility(name).as_metric() for name in ("chrf", "bleu")]
+    combined = evaluate.combine(metrics)
     assert set(combined.compute(predictions=["a b"], references=["a c"])) >= {"chrf_scores", "bleu_scores"}
-    assert not isinstance(utility, MatrixUtility)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        utility.nothing  # noqa: B018
 
 
 def test_features_say_what_a_metric_needs() -> None:
     def with_source(h: list[str], r: list[str], sources: list[str]) -> list[float]:
         return [float(s in h_) for h_, s in zip(h, sources, strict=True)]
 
-    utility = as_utility(with_source)
-    assert set(utility.features) == {"predictions", "references", "sources"}
-    result = utility.compute(predictions=["a b"], references=["x"], sources=["a"])
-    assert result["scores"] == [1.0]
+    metric = as_utility(with_source).as_metric()
+    assert set(metric.features) == {"predictions", "references", "sources"}
+    assert metric.compute(predictions=["a b"], references=["x"], sources=["a"])["scores"] == [1.0]
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_a_plain_encoder_says_what_to_write_instead(tmp_path: Path, kind: str) -> None:
+    folder = str(write_encoder(tmp_path / "encoder", kind))
+    with pytest.raises(
+        ValueError, match=f"'{kind}' checkpoint, which is not a metric.*'bertscore', checkpoint='{folder}'"
+    ):
+        load_utility(folder)
+    assert np.isfinite(load_utility("embedding-cosine", checkpoint=folder).score(["a"], ["b"])).all()
 
 
 def test_utilities_can_be_copied_and_pickled(tmp_path: Path) -> None:
@@ -118,7 +134,7 @@ def test_other_hub_ids_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder = write_bleurt(tmp_path / "snapshots" / "0123456789abcdef")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
     utility = load_utility("someone/own-bleurt", device="cpu")
-    assert utility.signature == "own-bleurt@0123456789ab"
+    assert utility.signature == "own-bleurt@0123456789ab|max_length:none|dtype:float32"
     assert np.isfinite(utility.score(["a bird"], ["the window"])).all()
     monkeypatch.setattr("huggingface_hub.snapshot_download", _unreachable)
     with pytest.raises(ValueError, match=r"unknown utility 'no/such'.*cannot be reached: no network"):
@@ -134,7 +150,7 @@ def test_unknown_names_get_a_hint() -> None:
         load_utility("chrff")
     with pytest.raises(TypeError, match="use as_utility"):
         load_utility(len)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="int is no utility"):
+    with pytest.raises(TypeError, match="int is not a utility"):
         as_utility(3)
     with pytest.raises(ValueError, match="no effect on a ready utility"):
         as_utility(load_utility("chrf"), beta=1)
