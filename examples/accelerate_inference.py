@@ -10,13 +10,14 @@ import argparse
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.embedded import load_translator
+from hf_acpmbr.models import load_model
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator")
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator, en→de")
+parser.add_argument("--source-language", help="for multilingual models, in their own spelling")
+parser.add_argument("--target-language", help="the same")
 parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
 parser.add_argument("--num-candidates", type=int, default=128)
@@ -26,16 +27,12 @@ parser.add_argument("--cpu", action="store_true", help="do not use GPUs")
 args = parser.parse_args()
 
 accelerator = Accelerator(cpu=args.cpu)
-if args.model == "embedded":
-    model, tokenizer = load_translator()
-else:
-    model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-model = model.to(accelerator.device).eval()
-language = {}
-if hasattr(tokenizer, "get_lang_id"):  # M2M100: languages are tokens
-    tokenizer.src_lang = "en"
-    language = {"forced_bos_token_id": tokenizer.get_lang_id("de")}
+model, tokenizer, language = load_model(
+    args.model,
+    device=str(accelerator.device),
+    source_language=args.source_language,
+    target_language=args.target_language,
+)
 
 guides = args.distilled or (["auto"] if args.target == "embedded" else [])  # "auto": the one known for the target
 mbr = ACPMBR(tokenizer, target=args.target, distilled=guides, num_candidates=args.num_candidates)

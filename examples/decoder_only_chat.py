@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import argparse
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from hf_acpmbr import ACPMBR
+from hf_acpmbr.models import load_model
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", required=True, help="hub id or folder of a chat model")
@@ -21,9 +20,8 @@ parser.add_argument("--num-candidates", type=int, default=64)
 parser.add_argument("--max-new-tokens", type=int, default=64)
 args = parser.parse_args()
 
-model = AutoModelForCausalLM.from_pretrained(args.model, dtype="auto").eval()
-tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
-tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+model, tokenizer, _ = load_model(args.model)
+tokenizer.padding_side = "left"
 
 sources = ["The cat sleeps on the sofa.", "Where is the station?"]
 chats = [
@@ -31,7 +29,7 @@ chats = [
 ]
 inputs = tokenizer.apply_chat_template(
     chats, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True
-)
+).to(model.device)
 inputs.pop("token_type_ids", None)
 mbr = ACPMBR(tokenizer, target=args.target, distilled=args.distilled, num_candidates=args.num_candidates)
 ids = model.generate(**inputs, max_new_tokens=args.max_new_tokens, custom_generate=mbr, sources=sources)

@@ -1,38 +1,33 @@
 """The drop-in: any encoder-decoder model, one more argument to `model.generate`.
 
-python examples/drop_in_generate.py
-python examples/drop_in_generate.py --model facebook/m2m100_418M --target bleurt-20 --distilled bleurt-20-d3
+    python examples/drop_in_generate.py
+    python examples/drop_in_generate.py --model facebook/m2m100_418M --source-language en --target-language de \\
+        --target bleurt-20 --distilled bleurt-20-d3
 """
 
 from __future__ import annotations
 
 import argparse
 
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.embedded import load_translator
+from hf_acpmbr.models import load_model
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator")
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator, en→de")
+parser.add_argument("--source-language", help="for multilingual models, in their own spelling")
+parser.add_argument("--target-language", help="the same")
 parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
 parser.add_argument("--num-candidates", type=int, default=256)
 parser.add_argument("--max-new-tokens", type=int, default=64)
 args = parser.parse_args()
 
-if args.model == "embedded":
-    model, tokenizer = load_translator()
-else:
-    model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-language = {}
-if hasattr(tokenizer, "get_lang_id"):  # M2M100: languages are tokens
-    tokenizer.src_lang = "en"
-    language = {"forced_bos_token_id": tokenizer.get_lang_id("de")}
+model, tokenizer, language = load_model(
+    args.model, source_language=args.source_language, target_language=args.target_language
+)
 
 sources = ["The cat sleeps on the sofa.", "Where is the station?", "I have never seen this film."]
-inputs = tokenizer(sources, return_tensors="pt", padding=True)
+inputs = tokenizer(sources, return_tensors="pt", padding=True).to(model.device)
 guides = args.distilled or (["auto"] if args.target == "embedded" else [])  # "auto": the one known for the target
 mbr = ACPMBR(tokenizer, target=args.target, distilled=guides, num_candidates=args.num_candidates)
 
@@ -41,7 +36,7 @@ ids = model.generate(**inputs, **language, max_new_tokens=args.max_new_tokens, c
 for source, text in zip(sources, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True):
     print(f"{source} → {text}")
 
-# Or with everything there is to know.
+# Or with all details.
 out = model.generate(
     **inputs, **language, max_new_tokens=args.max_new_tokens, custom_generate=mbr, return_dict_in_generate=True
 )

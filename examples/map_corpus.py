@@ -10,31 +10,29 @@ from __future__ import annotations
 import argparse
 
 from datasets import Dataset, load_dataset
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.embedded import load_translator
+from hf_acpmbr.models import load_model
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator")
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator, en→de")
+parser.add_argument("--source-language", help="for multilingual models, in their own spelling")
+parser.add_argument("--target-language", help="the same")
 parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
-parser.add_argument("--input", help="text file, one source a line; default: a few sentences")
+parser.add_argument("--input", help="text file, one source per line; default: a few sentences")
 parser.add_argument("--output", default="translated.parquet")
 parser.add_argument("--num-candidates", type=int, default=128)
 parser.add_argument("--max-new-tokens", type=int, default=64)
 parser.add_argument("--num-proc", type=int, default=1)
 args = parser.parse_args()
 
-if args.model == "embedded":
-    model, tokenizer = load_translator()
-else:
-    model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-options = {"max_new_tokens": args.max_new_tokens}
-if hasattr(tokenizer, "get_lang_id"):  # M2M100: languages are tokens
-    tokenizer.src_lang = "en"
-    options["forced_bos_token_id"] = tokenizer.get_lang_id("de")
+model, tokenizer, language = load_model(
+    args.model,
+    device="cpu" if args.num_proc > 1 else None,  # a GPU does not survive the fork into several processes
+    source_language=args.source_language,
+    target_language=args.target_language,
+)
 
 if args.input:
     data = load_dataset("text", data_files=args.input, split="train").rename_column("text", "source")
@@ -43,7 +41,7 @@ else:
 
 guides = args.distilled or (["auto"] if args.target == "embedded" else [])  # "auto": the one known for the target
 mbr = ACPMBR(tokenizer, target=args.target, distilled=guides, num_candidates=args.num_candidates)
-translate = mbr.map_fn(model, nbest=3, generate=options)
+translate = mbr.map_fn(model, nbest=3, generate={"max_new_tokens": args.max_new_tokens, **language})
 data = data.map(translate, batched=True, batch_size=4, num_proc=args.num_proc if args.num_proc > 1 else None)
 data.to_parquet(args.output)
 for row in data:

@@ -10,7 +10,7 @@ import argparse
 
 from hf_acpmbr import ACPMBR
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--target", default="embedded", help="utility that decides; default: the embedded one")
 parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it")
 args = parser.parse_args()

@@ -11,25 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from ..candidates import FloatArray
-from ..generate import ACPMBR
+from ..decoding import AgreementPMBR
 from ..matrix import ObservedScores, Pairs
+from ..recipe import PAPER_SAMPLES
 from ..utilities import MatrixUtility, Utility
 
 if TYPE_CHECKING:
     from .demo import Demo, Example
 
 SCORES_PER_ROW = (0.5, 1, 3, 8)
-STAGE_SETTINGS = (
-    "rank",
-    "regularization",
-    "agreement",
-    "max_sweeps",
-    "tolerance",
-    "center",
-    "seed",
-    "completer",
-    "observation",
-)
 
 
 def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
@@ -97,12 +87,13 @@ def _point(
     name: str, scores_per_row: float, demo: Demo, example: Example, target: MatrixUtility, guide: MatrixUtility
 ) -> tuple[float, float]:
     """(cost, error) of one method at one budget on one sentence."""
-    guides = [guide] if name == "AC-PMBR" else []
-    settings = demo.methods[name].config.to_dict()
-    options: dict[str, Any] = {setting: settings[setting] for setting in STAGE_SETTINGS}
-    method = ACPMBR(target=target, distilled=guides, **options | _budgets(name, scores_per_row, demo))
-    found = method.decoder.decode(
-        example.candidates, target=target, guides=guides, seed=method.config.seed, full_matrix=example.truth
+    recipe = demo.methods[name].recipe.changed(**_budgets(name, scores_per_row, demo))
+    found = recipe.decoder.decode(
+        example.candidates,
+        target=target,
+        guides=[guide] if name == "AC-PMBR" else [],
+        seed=recipe.seed,
+        full_matrix=example.truth,
     )
     full = demo.cost({demo.target.name: example.truth.size})
     return demo.cost(found.calls) / full, found.completion_error or 0.0
@@ -130,8 +121,8 @@ def _stored(example: Example, demo: Demo) -> tuple[MatrixUtility, MatrixUtility]
 
 def _budgets(name: str, scores_per_row: float, demo: Demo) -> dict[str, float]:
     """PMBR spends twice AC-PMBR's target scores; AC-PMBR spends the other half on its guide, as in the paper."""
-    if name == "PMBR":
+    decoder = demo.methods[name].decoder
+    if not isinstance(decoder, AgreementPMBR):
         return {"scores_per_row": 2.0 * scores_per_row}
-    config = demo.methods[name].config
-    ratio = (config.distilled_scores_per_row or 0.0) / (config.scores_per_row or 1.0)
+    ratio = decoder.budget.rate(PAPER_SAMPLES) / decoder.guide_budgets[0].rate(PAPER_SAMPLES)
     return {"scores_per_row": scores_per_row, "distilled_scores_per_row": ratio * scores_per_row}

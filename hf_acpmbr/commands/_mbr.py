@@ -1,90 +1,133 @@
-"""Options, output lines and summary that `translate` and `rerank` share."""
+"""The options of utilities, method and output that `translate` and `rerank` share, and what they build."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from ..config import PRESETS
-from ..decoding import DECODERS, Decision
-from ..generate import ACPMBR
+from ..mbr import ACPMBR
+from ..recipe import KEYWORDS, NAMED, Recipe
+from ..registry import DECODERS
+from ..stage import suggest
+from ._options import add_key_values, json_or_text, named
+
+DEFAULT_TARGET = "chrf"
+_OWN_OPTIONS = ("target", "distilled", "recipe", "seed")
 
 
 def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
-    """Utilities, decoder and output."""
-    parser.add_argument("--output", default="-", metavar="FILE", help="where to write; - is standard output (default)")
-    parser.add_argument("--target", default="chrf", help="utility that decides: name, hub id or path (default: chrf)")
-    parser.add_argument("--distilled", action="append", default=[], help="cheaper utility that guides it, or auto")
-    parser.add_argument("--preset", choices=PRESETS, default="low", help="budget as in the paper (default: low)")
-    parser.add_argument("--decoder", choices=sorted(DECODERS), help="default: acpmbr with --distilled, else pmbr")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="one text a line, or all there is")
-    parser.add_argument("--nbest", type=int, default=1, metavar="K", help="list the K best in jsonl (default: 1)")
-    parser.add_argument("--resume", action="store_true", help="go on where an unfinished run into --output stopped")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
-
-
-def build_mbr(args: argparse.Namespace, tokenizer: Any = None, **settings: Any) -> ACPMBR:
-    """The ACPMBR that the options describe."""
-    if args.nbest < 1:
-        raise ValueError(f"--nbest must be at least 1, got {args.nbest}")
-    if args.decoder is not None:
-        settings["decoder"] = args.decoder
-    return ACPMBR(
-        tokenizer, target=args.target, distilled=args.distilled, preset=args.preset, seed=args.seed, **settings
+    """Utilities, recipe, decoder and output."""
+    utilities = parser.add_argument_group(
+        "utilities",
+        "What candidates are scored with: a name (chrf, bleurt-20, comet, ...), hub id, folder, "
+        "or with --trust-remote-code the script of an evaluate module.",
     )
+    utilities.add_argument(
+        "--target", metavar="NAME", help=f"the utility that decides (default: the recipe file's, else {DEFAULT_TARGET})"
+    )
+    add_key_values(
+        utilities,
+        "--target-option",
+        "its options: checkpoint=PATH, device=cuda:1, dtype=float16, cache=FILE, batch_tokens=8192, ...; repeatable",
+    )
+    utilities.add_argument(
+        "--distilled",
+        metavar="NAME",
+        action="append",
+        type=named,
+        default=[],
+        help="a cheaper utility that guides the target; auto is the target's known distilled version; repeatable",
+    )
+    add_key_values(
+        utilities,
+        "--distilled-option",
+        "options of the --distilled that was given last before it; repeatable",
+        dest="distilled",
+        default=[],
+    )
+    utilities.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with a model's checkpoint, or the script of an evaluate module",
+    )
+    method = parser.add_argument_group("method", "How the choice is made. Start with a recipe, change what you need.")
+    method.add_argument(
+        "--recipe",
+        metavar="NAME|FILE",
+        type=_recipe,
+        default="auto",
+        help=f"{', '.join(NAMED)} (default: auto), or a file, folder or hub id that Recipe.from_pretrained reads",
+    )
+    method.add_argument(
+        "--decoder",
+        metavar="NAME|JSON",
+        type=json_or_text,
+        help=f'{", ".join(DECODERS)}; or with settings: \'{{"name": "n-by-s", "num_references": 32}}\' (default: '
+        "acpmbr with --distilled, else pmbr)",
+    )
+    add_key_values(
+        method, "--set", f"any other setting, as JSON or plain text; repeatable. Settings: {', '.join(KEYWORDS)}"
+    )
+    method.add_argument("--seed", type=int, help="same seed, same result (default: the recipe's, 0)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--output", default="-", metavar="FILE", help="where to write; - is standard output (default)")
+    output.add_argument("--format", choices=("text", "jsonl"), default="text", help="chosen texts, or all details")
+    output.add_argument("--nbest", type=int, default=1, metavar="K", help="list the K best in jsonl (default: 1)")
+    output.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue an unfinished run into --output FILE, with the same input, settings and models",
+    )
+    output.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
 
 
-def output_line(args: argparse.Namespace, decision: Decision, extra: Mapping[str, Any]) -> str:
-    """The chosen text, or everything as JSON; nothing that differs from run to run, such as seconds."""
-    if args.format == "text":
-        return decision.text
-    record = {
-        **extra,
-        "text": decision.text,
-        "expected": float(decision.expected[decision.index]),
-        "nbest": [
-            {"text": entry.text, "expected": entry.expected, "count": entry.count}
-            for entry in decision.nbest(args.nbest)
-        ],
-        "unique": len(decision.candidates),
-        "drawn": decision.candidates.total,
-        "calls": dict(decision.calls),
-        "status": decision.status,
-        "signature": decision.signature,
-    }
-    return json.dumps(record, ensure_ascii=False)
+def _recipe(given: str) -> str | Recipe:
+    if given in NAMED:
+        return given
+    if not Path(given).exists() and given.count("/") != 1:
+        raise argparse.ArgumentTypeError(f"{given!r} is neither a file nor a recipe's name: {suggest(given, NAMED)}")
+    try:
+        return Recipe.from_pretrained(given)
+    except (ValueError, TypeError, OSError) as error:
+        raise argparse.ArgumentTypeError(f"{given!r} is not a recipe: {error}") from None
 
 
-class Summary:
-    """What a run did and cost, in one line on standard error."""
+def build_mbr(args: argparse.Namespace, tokenizer: Any = None, **flags: Any) -> ACPMBR:
+    """The ACPMBR that the options describe; `flags` are settings with an option of their own, None where not given."""
+    keywords = {key: value for key, value in {"decoder": args.decoder, **flags}.items() if value is not None}
+    for key, value in args.set.items():
+        if key in _OWN_OPTIONS:
+            raise ValueError(f"--set {key}: use --{key}")
+        if key not in KEYWORDS:
+            raise ValueError(f"--set {key}: there is no such setting, {suggest(key, KEYWORDS)}")
+        if key in keywords:
+            raise ValueError(f"{key} is given twice: by --set and by --{key.replace('_', '-')}")
+        keywords[key] = value
+    try:
+        return ACPMBR(
+            tokenizer,
+            target=_target(args, keywords),
+            distilled=args.distilled,
+            recipe=args.recipe,
+            seed=args.seed,
+            **keywords,
+        )
+    except TypeError as error:  # an option that the utility's class does not have
+        raise ValueError(str(error)) from error
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self._lines = self._unique = self._drawn = self._rows = 0
-        self._calls: dict[str, int] = {}
 
-    def add(self, decision: Decision) -> None:
-        self._lines += 1
-        self._unique += len(decision.candidates)
-        self._drawn += decision.candidates.total
-        for name, count in decision.calls.items():
-            self._calls[name] = self._calls.get(name, 0) + count
-
-    def add_rows(self, rows: int) -> None:
-        self._rows += rows
-
-    def show(self, resumed: int) -> None:
-        parts = [f"{self._lines:,} lines in {time.perf_counter() - self._start:.1f} s"]
-        if resumed:
-            parts.append(f"{resumed:,} were there already")
-        if self._lines:
-            parts.append(f"{self._unique:,} unique of {self._drawn:,} candidates")
-        if self._rows:
-            parts.append(f"{self._rows:,} decoder rows")
-        parts.extend(f"{count:,} {name} calls" for name, count in self._calls.items())
-        print("; ".join(parts), file=sys.stderr)
+def _target(args: argparse.Namespace, keywords: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The target with its options; chrF where none is named and the decoder needs one."""
+    if args.target is not None:
+        return {"name": args.target, **args.target_option}
+    recipe = args.recipe if isinstance(args.recipe, Recipe) else None
+    if recipe is not None and recipe.target is not None:
+        return {**recipe.target.to_dict(), **args.target_option}
+    decoder = keywords.get("decoder", None if recipe is None else recipe.decoder)
+    if decoder is not None and "target" not in DECODERS.build(decoder).needs:
+        if args.target_option:
+            raise ValueError("--target-option without --target, and the decoder needs no target: leave it out")
+        return None
+    return {"name": DEFAULT_TARGET, **args.target_option}

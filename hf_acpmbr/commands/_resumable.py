@@ -1,124 +1,255 @@
-"""Output files that survive being killed: a run that is taken up again writes the same bytes as one that was not.
+"""Output files that survive being killed: a resumed run writes the same bytes as one that was never interrupted.
 
-Work goes in batches of lines at fixed positions. After each batch the file is flushed to disk. A resumed run keeps the
-complete batches, cuts off what follows, and goes on, so every batch is computed with the same neighbours as ever.
-Beside an unfinished file lies `<output>.unfinished.json`, which says what run it belongs to.
+Lines go to `<output>.unfinished`, which gets the output's name when all are there, so what an output file held before
+stays until then. Work goes in batches at fixed positions; after each the file is flushed to disk. A resumed run keeps
+the complete batches, cuts off what follows, and continues, so every batch is computed with the same neighbours as
+before. A note says which run the lines belong to: `<output>.unfinished.json`, then `<output>.run.json`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol
 
-Item = TypeVar("Item")
+from ..files import lock_file, write_atomically
+
+_SHOWN = 60
+
+
+class Output(Protocol):
+    """Where lines go, batch by batch."""
+
+    done: int
+    """Lines that are there already."""
+
+    def check(self, about: Mapping[str, Any]) -> bool:
+        """Refuse what cannot be continued; True where nothing is left to do. Nothing is written."""
+        ...
+
+    def start(self, about: Mapping[str, Any]) -> None:
+        """Be ready to write; `about` is what the lines depend on."""
+        ...
+
+    def write(self, lines: Iterable[str]) -> None:
+        """A batch, or the beginning of the last one."""
+        ...
+
+    def finish(self, about: Mapping[str, Any]) -> None:
+        """Everything is there."""
+        ...
+
+    def stop(self) -> str:
+        """End early, and say what is there."""
+        ...
+
+
+class Stream:
+    """Standard output, or what is not a regular file (a pipe, /dev/null)."""
+
+    done = 0
+
+    def __init__(self, file: BinaryIO, *, resume: bool) -> None:
+        if resume:
+            raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")
+        self._file = file
+
+    def check(self, about: Mapping[str, Any]) -> bool:
+        return False
+
+    def start(self, about: Mapping[str, Any]) -> None:
+        pass
+
+    def write(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._file.write(_line(line))
+        self._file.flush()
+
+    def finish(self, about: Mapping[str, Any]) -> None:
+        pass
+
+    def stop(self) -> str:
+        return ""
 
 
 class ResumableOutput:
-    """Lines written batch by batch to a file, or to standard output for "-".
+    """A file that is there in full at the end, and can be continued before.
 
     Args:
-        path: file to write, or "-".
-        run: what the lines depend on; a run is only taken up again with the same.
-        resume: go on where an unfinished run stopped.
+        path: the file.
+        resume: continue where an unfinished run stopped.
         batch_size: lines in a batch.
     """
 
-    def __init__(self, path: str, run: Mapping[str, Any], *, resume: bool, batch_size: int) -> None:
-        if resume and path == "-":
-            raise ValueError("--resume needs --output FILE: standard output cannot be taken up again")
-        self._path = None if path == "-" else Path(path)
-        self._note = None if self._path is None else self._path.with_name(self._path.name + ".unfinished.json")
-        self._run = json.loads(json.dumps(run, default=str))
-        self._batch_size = batch_size
-        self.done = self._prepare(resume)
-        """Lines that are there already."""
-
-    def _prepare(self, resume: bool) -> int:
-        if self._path is None or self._note is None:
-            return 0
-        if self._note.exists():
-            if not resume:
+    def __init__(self, path: str, *, resume: bool, batch_size: int) -> None:
+        self.path = Path(os.path.realpath(path))  # beside the file itself, not beside a link to it
+        name = self.path.name
+        self.part = self.path.with_name(f"{name}.unfinished")
+        self._part_note = self.path.with_name(f"{name}.unfinished.json")
+        self._note = self.path.with_name(f"{name}.run.json")
+        self._resume, self._batch_size = resume, batch_size
+        self._file: BinaryIO | None = None
+        self._content = hashlib.sha256()
+        self._size = self._written = 0
+        self.done = 0
+        if self.part.exists():  # locked from here on, so that what is looked at stays as it is
+            self._file = self._locked(self.part.open("r+b"))
+            if not resume and (lines := _count(self._file)):
+                self._file.close()
                 raise ValueError(
-                    f"{self._path} belongs to an unfinished run: add --resume to go on, "
-                    f"or remove {self._note} to start anew"
+                    f"{self.part} has {lines} lines of an unfinished run: add --resume to continue it, or remove it to "
+                    "start anew"
                 )
-            self._check_same_run(self._note)
-            return self._keep_whole_batches(self._path)
-        if resume and self._path.exists() and (lines := self._count_lines(self._path)):
-            return lines
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_bytes(b"")  # before the note: what an earlier run left must never count as done
-        _write_durably(self._note, json.dumps(self._run, indent=1, ensure_ascii=False).encode())
-        return 0
 
-    def _check_same_run(self, note: Path) -> None:
-        before = json.loads(note.read_text(encoding="utf-8"))
-        changed = sorted(name for name in before.keys() | self._run.keys() if before.get(name) != self._run.get(name))
-        if changed:
-            details = ", ".join(f"{name}: {before.get(name)!r} → {self._run.get(name)!r}" for name in changed)
-            raise ValueError(f"--resume with other settings than the unfinished run had ({details}): use the same")
-
-    def _keep_whole_batches(self, path: Path) -> int:
-        content = path.read_bytes() if path.exists() else b""
-        lines = content.split(b"\n")[:-1]  # a line without its end was cut off by the kill
-        kept = len(lines) - len(lines) % self._batch_size
-        with path.open("ab") as file:
-            file.truncate(sum(len(line) + 1 for line in lines[:kept]))
-        return kept
-
-    @staticmethod
-    def _count_lines(path: Path) -> int:
-        with path.open("rb") as file:
-            return sum(1 for _ in file)
-
-    def __enter__(self) -> ResumableOutput:
-        if self._note is not None and not self._note.exists():
+    def check(self, about: Mapping[str, Any]) -> bool:
+        if not self._resume:
+            return False
+        if self._file is not None and self._part_note.exists():
+            self._check_same(self._part_note, about)
+            self._keep_whole_batches(self._file)
+            return False
+        if self._file is not None and _count(self._file):
+            raise ValueError(f"{self.part} has no {self._part_note.name} that says which run it is of: remove it")
+        if not self.path.exists():
+            return False
+        if self._is_of(self._part_note):  # killed between the two renames of `finish`
+            self._part_note.replace(self._note)
+        if not self._note.exists():
+            if self.path.stat().st_size == 0:
+                return False
             raise ValueError(
-                f"{self._path} has {self.done} lines of a finished run, but the input has more: "
-                "give another --output, or leave out --resume to start anew"
+                f"{self.path} has no {self._note.name}, so nobody knows which run it is of: leave out --resume to "
+                "replace it"
             )
-        self._file: BinaryIO = sys.stdout.buffer if self._path is None else self._path.open("ab")
-        return self
+        self._check_same(self._note, about)
+        if not self._is_of(self._note):
+            raise ValueError(f"{self.path} was changed after its run: leave out --resume to replace it")
+        self.done = int(_read(self._note)["lines"])
+        return True
+
+    def start(self, about: Mapping[str, Any]) -> None:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._locked(self.part.open("a+b"))
+            if os.fstat(self._file.fileno()).st_size:
+                raise ValueError(f"another run writes {self.path}: wait for it, or choose another --output")
+        self._file.truncate(self._size)
+        self._file.seek(self._size)
+        write_atomically(self._part_note, _as_json({"about": about}))
 
     def write(self, lines: Iterable[str]) -> None:
-        """One batch."""
+        assert self._file is not None, "start comes first"
         for line in lines:
-            self._file.write(line.replace("\r", " ").replace("\n", " ").encode() + b"\n")
+            data = _line(line)
+            self._file.write(data)
+            self._content.update(data)
+            self._written += 1
         self._file.flush()
-        if self._path is not None:
-            os.fsync(self._file.fileno())
+        os.fsync(self._file.fileno())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._path is None:
-            return
+    def finish(self, about: Mapping[str, Any]) -> None:
+        assert self._file is not None, "start comes first"
+        finished = {"lines": self.done + self._written, "sha256": self._content.hexdigest(), "about": about}
+        write_atomically(self._part_note, _as_json(finished))
+        self.part.replace(self.path)
+        self._part_note.replace(self._note)
         self._file.close()
-        if kind is None and self._note is not None:
-            self._note.unlink(missing_ok=True)
+
+    def stop(self) -> str:
+        lines = self.done + self._written
+        if self._file is not None:
+            if not lines and not os.fstat(self._file.fileno()).st_size:  # a failed start leaves nothing behind
+                self.part.unlink(missing_ok=True)
+                self._part_note.unlink(missing_ok=True)
+            self._file.close()
+        return f"{lines} line{' is' if lines == 1 else 's are'} in {self.part}" if self._written else ""
+
+    def _locked(self, file: BinaryIO) -> BinaryIO:
+        same = lock_file(file) and self.part.exists() and os.path.samestat(os.fstat(file.fileno()), self.part.stat())
+        if not same:  # held by another process, or finished by it since the file was opened
+            file.close()
+            raise ValueError(f"another run writes {self.path}: wait for it, or choose another --output")
+        return file
+
+    def _check_same(self, note: Path, about: Mapping[str, Any]) -> None:
+        """`about` may be a part of what the note has: what is known so far."""
+        before, now = _flat(_read(note)["about"]), _flat(json.loads(_as_json(about)))
+        kinds = {name.split(".")[0] for name in now}
+        names = {name for name in before if name.split(".")[0] in kinds} | now.keys()
+        changed = [name for name in sorted(names) if before.get(name) != now.get(name)]
+        if changed:
+            details = "; ".join(f"{name}: {_short(before.get(name))} → {_short(now.get(name))}" for name in changed)
+            raise ValueError(
+                f"--resume into {self.path}, which another run wrote ({details}): use the same, or leave out --resume "
+                "and remove what it wrote"
+            )
+
+    def _is_of(self, note: Path) -> bool:
+        """Whether the output is what a finished run wrote by its note."""
+        if not note.exists() or (expected := _read(note).get("sha256")) is None:
+            return False
+        content = hashlib.sha256()
+        with self.path.open("rb") as file:
+            while block := file.read(1 << 20):
+                content.update(block)
+        return bool(content.hexdigest() == expected)
+
+    def _keep_whole_batches(self, file: BinaryIO) -> None:
+        lines = _count(file)
+        self.done = lines - lines % self._batch_size
+        self._size, self._content = 0, hashlib.sha256()
+        file.seek(0)
+        for line in islice(file, self.done):
+            self._size += len(line)
+            self._content.update(line)
 
 
-def batches(items: Sequence[Item], size: int, start: int) -> Iterator[Sequence[Item]]:
-    """Batches at fixed positions, from `start` (a multiple of `size`, or the end) on."""
-    for position in range(start, len(items), size):
-        yield items[position : position + size]
-
-
-def read_lines(path: str) -> list[str]:
-    """The lines of a UTF-8 file, or of standard input for "-"; only \\n ends a line."""
-    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    lines = data.decode("utf-8").split("\n")
-    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+def open_output(path: str, *, resume: bool, batch_size: int) -> Output:
+    """Where `--output` says: "-" is standard output."""
+    if path == "-":
+        return Stream(sys.stdout.buffer, resume=resume)
+    if Path(path).is_dir():
+        raise ValueError(f"--output {path} is a folder: give a file in it")
+    if Path(path).exists() and not Path(path).is_file():
+        return Stream(open(path, "wb"), resume=resume)
+    return ResumableOutput(path, resume=resume, batch_size=batch_size)
 
 
 @contextmanager
-def progress(total: int, done: int, quiet: bool) -> Iterator[Any]:
+def kept(output: Output, repeatable: bool) -> Iterator[None]:
+    """Errors and interruptions say what is there and, where the input can be read again, how to go on."""
+    try:
+        yield
+    except (ValueError, OSError, KeyboardInterrupt) as error:
+        there = output.stop()
+        if not there:
+            raise
+        hint = f"{there}, and --resume continues after them" if repeatable else there
+        if isinstance(error, KeyboardInterrupt):
+            error.args = (hint,)
+            raise
+        raise ValueError(f"{error}; {hint}") from error
+    except BaseException:
+        output.stop()
+        raise
+
+
+def hide_loading_bars(quiet: bool) -> None:
+    """No bars of transformers for loading weights where nobody would see them."""
+    if quiet or not sys.stderr.isatty():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def progress(total: int | None, done: int, quiet: bool) -> Iterator[Any]:
     """A bar on standard error, if that is a terminal."""
     from tqdm import tqdm
 
@@ -126,10 +257,41 @@ def progress(total: int, done: int, quiet: bool) -> Iterator[Any]:
         yield bar
 
 
-def _write_durably(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _line(text: str) -> bytes:
+    return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace") + b"\n"
+
+
+def _count(file: BinaryIO) -> int:
+    """Lines that end; what a kill cut off is none."""
+    file.seek(0)
+    return sum(line.endswith(b"\n") for line in file)
+
+
+def _as_json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n"
+
+
+def _read(note: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(note.read_text(encoding="utf-8"))
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or not isinstance(values.get("about"), dict):
+        raise ValueError(f"{note} is not the note of a run: remove it and what it stands beside, and start anew")
+    return values
+
+
+def _flat(values: object, name: str = "") -> dict[str, object]:
+    """Nested objects and lists as one level, with dotted names."""
+    if isinstance(values, dict) and values:
+        inside = [(f"{name}.{key}" if name else key, value) for key, value in values.items()]
+    elif isinstance(values, list) and values:
+        inside = [(f"{name}.{position}", value) for position, value in enumerate(values)]
+    else:
+        return {name: values}
+    return {key: item for inner, value in inside for key, item in _flat(value, inner).items()}
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

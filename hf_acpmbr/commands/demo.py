@@ -12,10 +12,9 @@ import numpy as np
 
 from ..candidates import Candidates, FloatArray
 from ..decoding import Decision
-from ..generate import ACPMBR
+from ..mbr import ACPMBR
 from ..utilities import Utility, load_utility
-
-HELP = "translate a few sentences with the embedded models and show what AC-PMBR saves"
+from ._resumable import hide_loading_bars
 
 SENTENCES: dict[str, tuple[str, ...]] = {
     "de": (
@@ -45,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=("de", "en"), default="de", help="language to translate --source into")
     parser.add_argument("--target", default=TARGET, help=f"utility that decides (default {TARGET})")
     parser.add_argument("--distilled", default=DISTILLED, help=f"cheaper utility that guides it (default {DISTILLED})")
-    parser.add_argument("--candidates", type=int, default=40, help="samples for each sentence (default 40)")
-    parser.add_argument("--preset", choices=("low", "high"), default="high", help="the paper's setting (default high)")
+    parser.add_argument("--candidates", type=int, default=40, help="samples per sentence (default 40)")
+    parser.add_argument("--recipe", choices=("fast", "thorough"), default="fast", help="default fast")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="acpmbr_demo.png", help="file of the picture; '' for none")
 
@@ -82,35 +81,34 @@ class Demo:
 
     Args:
         target, distilled: names of the two utilities.
-        candidates: samples for each sentence.
-        preset: "low" or "high".
+        candidates: samples per sentence.
+        recipe: "fast" or "thorough".
         seed: same seed, same samples and pairs.
     """
 
-    def __init__(self, target: str, distilled: str, candidates: int, preset: str, seed: int) -> None:
-        from ..embedded import load_translator
+    def __init__(self, target: str, distilled: str, candidates: int, recipe: str, seed: int) -> None:
+        from ..models import load_model
 
-        self.model: Any
-        self.model, self.tokenizer = load_translator()
+        self.model, self.tokenizer, _ = load_model("embedded", device="cpu")
         self.target: Utility = load_utility(target)
         self.distilled: Utility = load_utility(distilled)
-        common: dict[str, Any] = {"target": self.target, "num_candidates": candidates, "seed": seed}
+        common: dict[str, Any] = {"target": self.target, "num_candidates": candidates, "recipe": recipe, "seed": seed}
+        guided = {**common, "distilled": self.distilled}
         self.methods = {
             "MBR": ACPMBR(self.tokenizer, decoder="mbr", **common),
-            "PMBR": ACPMBR(self.tokenizer, preset=preset, **common),
+            "PMBR": ACPMBR(self.tokenizer, **common),
             # Equal shares for all rows complete the matrix best, rounds (the default) choose best.
-            "AC-PMBR": ACPMBR(
-                self.tokenizer, distilled=self.distilled, preset=preset, observation="balanced", **common
-            ),
-            "AC-PMBR, rounds": ACPMBR(self.tokenizer, distilled=self.distilled, preset=preset, **common),
+            "AC-PMBR": ACPMBR(self.tokenizer, observation="balanced", **guided),
+            "AC-PMBR, rounds": ACPMBR(self.tokenizer, **guided),
         }
 
     def translate(self, source: str, to: str) -> Example:
         """All methods on one sentence, over the same samples."""
-        self.tokenizer.src_lang = OTHER_LANGUAGE[to]
+        from ..models import set_languages
+
+        limits = set_languages(self.tokenizer, OTHER_LANGUAGE[to], to)
         inputs = self.tokenizer(source, return_tensors="pt")
-        limits = {"max_new_tokens": 2 * inputs["input_ids"].shape[1] + 10}
-        limits["forced_bos_token_id"] = self.tokenizer.get_lang_id(to)
+        limits["max_new_tokens"] = 2 * inputs["input_ids"].shape[1] + 10
         start = time.perf_counter()
         found = self.model.generate(**inputs, num_beams=5, do_sample=False, **limits)
         beam_seconds = time.perf_counter() - start
@@ -124,18 +122,9 @@ class Demo:
         beam = self.tokenizer.batch_decode(found, skip_special_tokens=True)[0]
         sources = [source] * len(pool)
         worth = float(self.target.score([beam] * len(pool), pool.texts, sources) @ pool.weights)
-        decisions = {"MBR": exact}
-        for name, method in self.methods.items():
-            if name == "MBR":
-                continue
-            decisions[name] = method.decoder.decode(
-                pool,
-                target=method.target,
-                guides=method.guides,
-                source=source,
-                seed=method.config.seed,
-                full_matrix=truth,
-            )
+        decisions = {"MBR": exact} | {
+            name: decide(method, pool, source, truth) for name, method in self.methods.items() if name != "MBR"
+        }
         choices = [Choice("MAP (beam 5)", beam, worth, {}, beam_seconds, 0.0, None)]
         choices += [self._choice(name, decision, exact) for name, decision in decisions.items()]
         return Example(source, to, pool, truth, tuple(choices), decisions, float(output.seconds["sampling"]))
@@ -155,6 +144,13 @@ class Demo:
         """Calls weighted by parameters (metrics without parameters count as one another)."""
         sizes = {utility.name: max(utility.parameters, 1) for utility in (self.target, self.distilled)}
         return float(sum(sizes[name] * count for name, count in calls.items()))
+
+
+def decide(method: ACPMBR, pool: Candidates, source: str, truth: FloatArray) -> Decision:
+    """The method's decision, with the completed matrix and its error against all true scores."""
+    return method.decoder.decode(
+        pool, target=method.target, guides=method.guides, source=source, seed=method.recipe.seed, full_matrix=truth
+    )
 
 
 def describe(example: Example, target: Utility) -> str:
@@ -201,8 +197,9 @@ def _percent(value: float, target: Utility) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Translate, print the tables, draw the picture."""
+    hide_loading_bars(quiet=True)
     start = time.perf_counter()
-    demo = Demo(args.target, args.distilled, args.candidates, args.preset, args.seed)
+    demo = Demo(args.target, args.distilled, args.candidates, args.recipe, args.seed)
     built_in = [(text, to) for to, texts in SENTENCES.items() for text in texts]
     examples = []
     for text, to in [(args.source, args.to)] if args.source else built_in:

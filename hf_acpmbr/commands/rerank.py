@@ -3,87 +3,124 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 
 from ..candidates import Candidates
-from ._mbr import Summary, add_mbr_arguments, build_mbr, output_line
-from ._resumable import ResumableOutput, batches, progress, read_lines
+from ..decoding import Decision
+from ..files import write_atomically
+from ..recipe import KEYWORDS
+from ._candidate_lists import FORMATS, CandidateList, candidate_input
+from ._input import Input, Record
+from ._mbr import add_mbr_arguments, build_mbr
+from ._run import OUTPUT_FIELDS, Job, Result, check_arguments, decide_all
 
-HELP = "choose the best of given candidates"
-_FIELDS = ("candidates", "counts", "logprobs", "source", "references")
 _BATCH = 16
+_EXAMPLES = """\
+examples:
+  acpmbr rerank --input candidates.jsonl --output best.txt
+  acpmbr rerank --input samples.txt --candidates-per-source 64 --target bleurt-20 --distilled auto --recipe fast
+  acpmbr rerank --input nbest.txt --input-format nbest --decoder mbr --format jsonl --nbest 5
+  acpmbr rerank --input candidates.jsonl --decoder mbr --save-matrices matrices
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    parser.epilog = _EXAMPLES
+    source = parser.add_argument_group("input")
+    source.add_argument(
         "--input",
         default="-",
         metavar="FILE",
-        help='JSONL, one source a line: a list of texts, or {"candidates": [...]} with optional "counts", "logprobs", '
-        '"source", "references"; or plain lines with --candidates-per-source; - is standard input (default)',
+        help='JSONL, one source per line: a list of texts, or {"candidates": [...]} or {"candidates": {text: count}} '
+        'with optional "counts", "logprobs", "source", "references"; other fields are repeated in the output '
+        "(default: standard input, -)",
     )
-    parser.add_argument("--candidates-per-source", type=int, metavar="N", help="plain text input, N lines a source")
-    parser.add_argument("--sources", metavar="FILE", help="one source text a line, for utilities that look at it")
+    source.add_argument(
+        "--input-format",
+        choices=FORMATS,
+        help="jsonl (default), lines (with --candidates-per-source), or nbest: id ||| text ||| ..., as Marian and "
+        "fairseq write it",
+    )
+    source.add_argument("--candidates-per-source", type=int, metavar="N", help="plain text input, N lines per source")
+    source.add_argument(
+        "--nbest-logprobs", action="store_true", help="the last field of an n-best list is the log-probability"
+    )
+    source.add_argument("--sources", metavar="FILE", help="one source text per line, for utilities that look at it")
     add_mbr_arguments(parser)
+    parser.add_argument(
+        "--save-matrices", metavar="DIR", help="write the utility matrices of every source: DIR/000001.npz, ..."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.resume and args.input == "-":
-        raise ValueError("--resume needs --input FILE: standard input cannot be read again")
-    entries = _entries(args)
-    settings = {key: value for key, value in vars(args).items() if key not in ("command", "resume", "quiet")}
-    output = ResumableOutput(args.output, settings, resume=args.resume, batch_size=_BATCH)
-    summary = Summary()
-    if output.done < len(entries):
-        mbr = build_mbr(args)
-        with output, progress(len(entries), output.done, args.quiet) as bar:
-            for batch in batches(entries, _BATCH, output.done):
-                decisions = [mbr.rerank(*_parsed(entry), nbest=args.nbest) for entry in batch]
-                known = [{"source": entry["source"]} if "source" in entry else {} for entry in batch]
-                output.write(output_line(args, d, extra) for d, extra in zip(decisions, known, strict=True))
-                for decision in decisions:
-                    summary.add(decision)
-                bar.update(len(batch))
-    if not args.quiet:
-        summary.show(output.done)
-    return 0
+    check_arguments(args)
+    for key in args.set:
+        if KEYWORDS.get(key, ("",))[0] == "sampling":
+            raise ValueError(f"--set {key}: rerank draws no candidates, so it has no effect here; leave it out")
+    return decide_all(args, _input(args), _BATCH, lambda: _reranker(args))
 
 
-def _entries(args: argparse.Namespace) -> list[dict[str, Any]]:
-    lines = read_lines(args.input)
+def _input(args: argparse.Namespace) -> Input[CandidateList]:
     size = args.candidates_per_source
-    if size is None:
-        entries = [_from_json(line, number) for number, line in enumerate(lines, 1)]
-    else:
-        if size < 1 or len(lines) % size:
-            raise ValueError(f"--candidates-per-source {size} does not divide the {len(lines)} lines of the input")
-        entries = [{"candidates": lines[start : start + size]} for start in range(0, len(lines), size)]
-    if args.sources is not None:
-        texts = read_lines(args.sources)
-        if len(texts) != len(entries):
-            raise ValueError(f"--sources has {len(texts)} lines for {len(entries)} lists of candidates")
-        entries = [{**entry, "source": text} for entry, text in zip(entries, texts, strict=True)]
-    return entries
+    format = args.input_format or ("jsonl" if size is None else "lines")
+    if (format == "lines") != (size is not None):
+        raise ValueError("--input-format lines and --candidates-per-source N go together: give both or neither")
+    if size is not None and size < 1:
+        raise ValueError(f"--candidates-per-source must be at least 1, got {size}")
+    if args.nbest_logprobs and format != "nbest":
+        raise ValueError("--nbest-logprobs is for --input-format nbest: leave it out")
+    if args.sources == "-" == args.input:
+        raise ValueError("--input and --sources cannot both be standard input")
+    return candidate_input(
+        args.input,
+        format,
+        size=size,
+        sources=args.sources,
+        logprobs=args.nbest_logprobs,
+        reserved=OUTPUT_FIELDS if args.format == "jsonl" else (),
+    )
 
 
-def _from_json(line: str, number: int) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"line {number} of the input is no JSON ({error}): use --candidates-per-source for text"
-        ) from None
-    entry = {"candidates": value} if isinstance(value, list) else value
-    if not isinstance(entry, dict) or not entry.get("candidates"):
-        raise ValueError(
-            f'line {number} of the input has no candidates: give a list of texts or {{"candidates": [...]}}'
-        )
-    if unknown := sorted(entry.keys() - set(_FIELDS)):
-        raise ValueError(f"line {number} of the input has unknown fields {unknown}: known are {list(_FIELDS)}")
-    return entry
+def _reranker(args: argparse.Namespace) -> Job[CandidateList]:
+    mbr = build_mbr(args)
+    folder = None if args.save_matrices is None else Path(args.save_matrices)
+    if folder is not None and "target" not in mbr.decoder.needs:
+        raise ValueError(f"--save-matrices: decoder {mbr.decoder.name!r} has no utility matrix; leave it out")
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise ValueError(f"--save-matrices {folder} is not a folder")
+
+    def decide(batch: Sequence[Record[CandidateList]]) -> tuple[list[Result], int]:
+        results = []
+        for record in batch:
+            item = record.item
+            decision = mbr.rerank(item.candidates, item.source, item.references)
+            if folder is not None:
+                save_matrices(folder / f"{record.position + 1:06d}.npz", decision, item.references)
+            results.append(Result(decision, item.fields))
+        return results, 0
+
+    return Job(mbr, decide)
 
 
-def _parsed(entry: dict[str, Any]) -> tuple[Candidates, str | None, list[str] | None]:
-    candidates = Candidates.from_texts(entry["candidates"], counts=entry.get("counts"), logprobs=entry.get("logprobs"))
-    return candidates, entry.get("source"), entry.get("references")
+def save_matrices(path: Path, decision: Decision, references: Candidates | None) -> None:
+    """Write what the target and the guides scored, NaN where they did not, and what was made of it."""
+    pseudo = decision.candidates if references is None else references
+    arrays = {
+        "candidates": np.array(decision.candidates.texts),
+        "counts": decision.candidates.counts,
+        "references": np.array(pseudo.texts),
+        "reference_counts": pseudo.counts,
+        "expected": decision.expected,
+        **{f"guide_{k}": guide.dense() for k, guide in enumerate(decision.guides)},
+    }
+    if decision.observed is not None:
+        arrays["observed"] = decision.observed.dense()
+    if (completed := decision.completed_matrix) is not None:
+        arrays["completed"] = completed
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # takes any names
+    write_atomically(path, buffer.getvalue())

@@ -5,40 +5,43 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
-from ._resumable import read_lines
+from ..files import write_atomically
+from ._input import read_lines
+from ._options import add_key_values
 
-HELP = "score hypotheses against references with any utility"
+_EXAMPLES = """\
+examples:
+  acpmbr score --utility chrf --hypotheses out.txt --references ref.txt
+  acpmbr score --utility comet --option device=cuda:0 dtype=float16 cache=scores.db \\
+      --hypotheses out.txt --references ref.txt --sources src.txt --output scores.json
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
     parser.add_argument("--utility", required=True, metavar="NAME", help="name, hub id, checkpoint folder or script")
-    parser.add_argument("--hypotheses", required=True, metavar="FILE", help="one text a line; - is standard input")
-    parser.add_argument("--references", metavar="FILE", help="one text a line (not for reference-free utilities)")
-    parser.add_argument("--sources", metavar="FILE", help="one text a line, for utilities that look at the source")
-    parser.add_argument("--output", default="-", metavar="FILE", help="default: standard output")
-    parser.add_argument("--device", help="cpu, cuda:0, ...")
-    parser.add_argument("--dtype", help="float32 (default), float16, bfloat16 or auto")
-    parser.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch, padding included")
-    parser.add_argument("--cache", metavar="FILE", help="keep scores between runs in this SQLite file")
-    parser.add_argument("--progress", action="store_true", help="show a progress bar")
-    parser.add_argument(
+    add_key_values(
+        parser,
         "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="further option of the utility, value in JSON or plain text; may be repeated",
+        "its options: checkpoint=PATH, device=cuda:0, dtype=float16, batch_tokens=8192, cache=FILE "
+        "(keeps scores between runs), progress=true, ...; repeatable",
     )
+    parser.add_argument("--hypotheses", required=True, metavar="FILE", help="one text per line; - is standard input")
+    parser.add_argument("--references", metavar="FILE", help="one text per line (not for reference-free utilities)")
+    parser.add_argument("--sources", metavar="FILE", help="one text per line, for utilities that look at the source")
+    parser.add_argument("--output", default="-", metavar="FILE", help="default: standard output")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..utilities import load_utility
 
-    utility = load_utility(args.utility, **_options(args))
+    try:
+        utility = load_utility(args.utility, **args.option)
+    except TypeError as error:  # an option that the utility's class does not have
+        raise ValueError(str(error)) from error
     paths = {name: getattr(args, name) for name in ("hypotheses", "references", "sources")}
-    texts = {name: None if path is None else read_lines(path) for name, path in paths.items()}
+    texts = {name: None if path is None else read_lines(path, f"--{name}") for name, path in paths.items()}
     for name, needed in (("references", utility.needs_reference), ("sources", utility.needs_source)):
         if needed and texts[name] is None:
             raise ValueError(f"utility {utility.name!r} needs --{name} FILE")
@@ -58,26 +61,9 @@ def run(args: argparse.Namespace) -> int:
         "corpus_score": float(scores.mean()) if scores.size else None,
         "scores": scores.tolist(),
     }
-    text = json.dumps(result, ensure_ascii=False, indent=None) + "\n"
+    text = json.dumps(result, ensure_ascii=False) + "\n"
     if args.output == "-":
         sys.stdout.write(text)
     else:
-        Path(args.output).write_text(text, encoding="utf-8")
+        write_atomically(args.output, text)
     return 0
-
-
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for given in args.option:
-        key, separator, value = given.partition("=")
-        if not separator or not key:
-            raise ValueError(f"--option {given!r} is not KEY=VALUE")
-        try:
-            options[key.replace("-", "_")] = json.loads(value)
-        except json.JSONDecodeError:
-            options[key.replace("-", "_")] = value
-    named = {"device": args.device, "dtype": args.dtype, "batch_tokens": args.batch_tokens, "cache": args.cache}
-    options.update({key: value for key, value in named.items() if value is not None})
-    if args.progress:
-        options["progress"] = True
-    return options

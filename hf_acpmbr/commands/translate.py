@@ -3,109 +3,108 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
+from collections.abc import Sequence
 
-from ..inputs import encode, language_token
-from ._mbr import Summary, add_mbr_arguments, build_mbr, output_line
-from ._resumable import ResumableOutput, batches, progress, read_lines
+from ..inputs import Prompting
+from ..mapping import decide_texts
+from ..signature import model_signature
+from ._input import Input, Lines, Record
+from ._mbr import add_mbr_arguments, build_mbr
+from ._options import add_key_values
+from ._resumable import hide_loading_bars
+from ._run import Job, Result, check_arguments, decide_all
 
-HELP = "translate or continue a file of lines with any model, by MBR"
+_EXAMPLES = """\
+examples:
+  acpmbr translate --input en.txt --output de.txt
+  acpmbr translate --model facebook/m2m100_418M --source-language en --target-language de \\
+      --target bleurt-20 --distilled auto --recipe fast --input en.txt --output de.txt
+  acpmbr translate --model Qwen/Qwen3-0.6B --chat --prompt "Translate into German: {source}" --input en.txt
+  acpmbr translate --input en.txt --decoder halving --set scores_per_row=8 num_candidates=256
+
+two GPUs, one for each utility:
+  --target bleurt-20 --target-option device=cuda:0 --distilled bleurt-20-d3 --distilled-option device=cuda:1
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="embedded", help="hub id or folder (default: the embedded translator)")
-    parser.add_argument("--input", default="-", metavar="FILE", help="one source a line; - is standard input (default)")
+    parser.epilog = _EXAMPLES
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", default="embedded", help="hub id or folder (default: the embedded translator, en→de)")
+    model.add_argument("--source-language", metavar="CODE", help="for multilingual models, in their own spelling")
+    model.add_argument("--target-language", metavar="CODE", help="forced as the first token")
+    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda where there is one)")
+    model.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16, float16")
+    model.add_argument("--revision", help="branch, tag or commit on the Hub")
+    source = parser.add_argument_group("input")
+    source.add_argument("--input", default="-", metavar="FILE", help="one source per line (default: standard input, -)")
+    source.add_argument("--prompt", default="{source}", help="what the model reads, with {source} for the line")
+    source.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
+    source.add_argument(
+        "--too-long",
+        choices=("cut", "refuse"),
+        default="cut",
+        help="what happens to sources beyond the model's limit (default: cut, with a warning)",
+    )
+    source.add_argument(
+        "--keep-blank", action="store_true", help="ask the model about blank lines, too; by default they stay blank"
+    )
+    source.add_argument("--batch-size", type=int, default=4, help="sources decoded together (default: 4)")
+    drawing = parser.add_argument_group("candidates", "Where nothing is given, the recipe's setting holds.")
+    drawing.add_argument("--num-candidates", type=int, metavar="N", help="samples per source (the recipes: 1024)")
+    drawing.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
+    drawing.add_argument("--epsilon", type=float, help="cut-off of ε-sampling (the recipes: 0.02)")
+    drawing.add_argument("--temperature", type=float, help="(the recipes: 1)")
+    drawing.add_argument("--max-rows", type=int, metavar="ROWS", help="maximum decoder rows per pass")
+    drawing.add_argument("--max-new-tokens", type=int, default=256, metavar="T", help="of a candidate (default: 256)")
+    add_key_values(drawing, "--generate", "further arguments of model.generate, such as repetition_penalty=1.2")
     add_mbr_arguments(parser)
-    parser.add_argument("--num-candidates", type=int, default=1024, metavar="N", help="samples a line (default: 1024)")
-    parser.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
-    parser.add_argument("--epsilon", type=float, default=0.02, help="cut of ε-sampling (default: 0.02)")
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--max-new-tokens", type=int, default=256)
-    parser.add_argument("--max-rows", type=int, default=512, help="most decoder rows in one pass (default: 512)")
-    parser.add_argument("--batch-size", type=int, default=4, help="sources decoded together (default: 4)")
-    parser.add_argument("--source-language", metavar="CODE", help="for multilingual tokenizers, as these spell it")
-    parser.add_argument("--target-language", metavar="CODE", help="forced as the first token")
-    parser.add_argument("--prompt", default="{source}", help="what the model reads, with {source} for the line")
-    parser.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
-    parser.add_argument("--generate", type=json.loads, default={}, metavar="JSON", help="further arguments of generate")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda where there is one)")
-    parser.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16, float16")
 
 
 def run(args: argparse.Namespace) -> int:
+    check_arguments(args)
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
-    if args.resume and args.input == "-":
-        raise ValueError("--resume needs --input FILE: standard input cannot be read again")
-    sources = read_lines(args.input)
-    settings = {key: value for key, value in vars(args).items() if key not in ("command", "resume", "quiet", "device")}
-    output = ResumableOutput(args.output, settings, resume=args.resume, batch_size=args.batch_size)
-    summary = Summary()
-    if output.done < len(sources):
-        _translate(args, sources, output, summary)
-    if not args.quiet:
-        summary.show(output.done)
-    return 0
+    prompting = Prompting(args.prompt, args.chat, args.too_long)
+    lines = Lines(args.input)
+    sources = Input([lines], lambda: ((lines.where(number), text) for number, text in lines))
+    return decide_all(args, sources, args.batch_size, lambda: _translator(args, prompting))
 
 
-def _translate(args: argparse.Namespace, sources: list[str], output: ResumableOutput, summary: Summary) -> None:
-    model, tokenizer = _load(args)
-    mbr = build_mbr(
-        args,
-        tokenizer,
-        num_candidates=args.num_candidates,
-        num_references=args.num_references,
-        epsilon=args.epsilon,
-        temperature=args.temperature,
-        max_rows=args.max_rows,
+def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
+    from ..models import load_model
+
+    hide_loading_bars(args.quiet)
+    model, tokenizer, language = load_model(
+        args.model,
+        device=args.device,
+        dtype=args.dtype,
+        source_language=args.source_language,
+        target_language=args.target_language,
+        trust_remote_code=args.trust_remote_code,
+        revision=args.revision,
     )
-    options = {"max_new_tokens": args.max_new_tokens, **_language(args, tokenizer), **args.generate}
-    with output, progress(len(sources), output.done, args.quiet) as bar:
-        for batch in batches(sources, args.batch_size, output.done):
-            inputs = encode(tokenizer, batch, model, prompt=args.prompt, chat=args.chat)
-            out = model.generate(
-                **inputs, custom_generate=mbr, sources=list(batch), return_dict_in_generate=True, **options
-            )
-            decided = list(zip(batch, out.decisions, strict=True))
-            output.write(output_line(args, decision, {"source": source}) for source, decision in decided)
-            for decision in out.decisions:
-                summary.add(decision)
-            summary.add_rows(out.model_rows)
-            bar.update(len(batch))
+    flags = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows")
+    mbr = build_mbr(args, tokenizer, **{name: getattr(args, name) for name in flags})
+    if "references" in mbr.decoder.needs:
+        raise ValueError(
+            f"decoder {mbr.decoder.name!r} needs real references, which translate does not have: use acpmbr rerank"
+        )
+    generate = {"max_new_tokens": args.max_new_tokens, **language, **args.generate}
 
+    def decide(batch: Sequence[Record[str]]) -> tuple[list[Result], int]:
+        sources = [record.item for record in batch]
+        decided = decide_texts(
+            mbr,
+            model,
+            sources,
+            prompting=prompting,
+            keep_blank=args.keep_blank,
+            generate=generate,
+            first_row=batch[0].position,
+        )
+        results = zip(decided.decisions, sources, strict=True)
+        return [Result(decision, {"source": source}) for decision, source in results], decided.model_rows
 
-def _load(args: argparse.Namespace) -> tuple[Any, Any]:
-    """Model in eval mode on its device, and its tokenizer with something to pad by."""
-    import torch
-
-    model: Any
-    tokenizer: Any
-    if args.model == "embedded":
-        from ..embedded import load_translator
-
-        model, tokenizer = load_translator()
-    else:
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
-
-        config = AutoConfig.from_pretrained(args.model)
-        family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = family.from_pretrained(args.model, dtype=args.dtype)
-        tokenizer = AutoTokenizer.from_pretrained(args.model)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return model.to(device).eval(), tokenizer
-
-
-def _language(args: argparse.Namespace, tokenizer: Any) -> dict[str, int]:
-    """Source language set in the tokenizer, target language as the forced first token."""
-    default = ("en", "de") if args.model == "embedded" else (None, None)
-    source, target = args.source_language or default[0], args.target_language or default[1]
-    if source:
-        tokenizer.src_lang = source
-    if not target:
-        return {}
-    token = language_token(tokenizer, target)
-    if token is None:
-        raise ValueError(f"--target-language {target!r} is no token of this tokenizer")
-    return {"forced_bos_token_id": token}
+    context = {"sampling": mbr.recipe.sampling.to_dict(), "model": model_signature(model), "languages": language}
+    return Job(mbr, decide, context)

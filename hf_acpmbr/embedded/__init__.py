@@ -35,8 +35,8 @@ def load_translator(**options: Any) -> tuple[M2M100ForConditionalGeneration, M2M
     options.setdefault("dtype", torch.float32)
     if not (TRANSLATOR / "config.json").is_file():
         raise FileNotFoundError(
-            f"the embedded translator is not in {TRANSLATOR}: train it with "
-            "`python -m evaluation.embedded.train_translator` and copy its `model` folder there"
+            f"the embedded translator is not in {TRANSLATOR}: install the package again, or train one with the "
+            "project's train_translator.py and copy its `model` folder there"
         )
     model = AutoModelForSeq2SeqLM.from_pretrained(TRANSLATOR, **options)
     tokenizer: Any = AutoTokenizer.from_pretrained(TRANSLATOR)

@@ -80,24 +80,25 @@ def test_killed_and_resumed_gives_the_same_bytes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, whole, killed = tmp_path / "long.txt", tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
+    part = tmp_path / "killed.jsonl.unfinished"
     source.write_text("".join(f"{line}\n" for line in LINES * 6), encoding="utf-8")
     assert main(arguments(folder, source, whole, "--format", "jsonl", "--quiet")) == 0
     again = arguments(folder, source, killed, "--format", "jsonl", "--quiet")
     process = subprocess.Popen(
-        [sys.executable, "-m", "hf_acpmbr.cli", *again],
+        [sys.executable, "-m", "hf_acpmbr", *again],
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )
-    while process.poll() is None and (not killed.exists() or killed.stat().st_size == 0):
+    while process.poll() is None and (not part.exists() or part.stat().st_size == 0):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "the run must be killed in the middle"
-    assert 0 < killed.stat().st_size < whole.stat().st_size
-    with killed.open("ab") as file:
+    assert 0 < part.stat().st_size < whole.stat().st_size
+    with part.open("ab") as file:
         file.write(b'{"source": "cut off in the middle of a li')
-    assert main(again) == 1
-    assert "add --resume to go on" in capsys.readouterr().err
-    assert main([*again, "--resume", "--seed", "1"]) == 1
-    assert "seed: 0 → 1" in capsys.readouterr().err
+    assert main(again) == 2
+    assert "add --resume to continue it" in capsys.readouterr().err
+    assert main([*again, "--resume", "--seed", "1"]) == 2
+    assert "(seed: 0 → 1)" in capsys.readouterr().err
     assert main([*again, "--resume"]) == 0
     assert killed.read_bytes() == whole.read_bytes()
     assert main([*again, "--resume"]) == 0, "a finished run has nothing left to do"
@@ -110,21 +111,35 @@ def test_what_an_earlier_run_left_never_counts_as_done(folder: Path, source: Pat
     assert main(arguments(folder, source, output, "--quiet")) == 0
     assert b"old" not in output.read_bytes()
     output.write_text("old\n", encoding="utf-8")
-    assert main(arguments(folder, source, output, "--quiet", "--resume")) == 1
+    assert main(arguments(folder, source, output, "--quiet", "--resume")) == 2
 
 
 def test_standard_streams_cannot_be_resumed(folder: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["translate", "--model", str(folder), "--input", str(source), "--resume"]) == 1
-    assert main(["translate", "--model", str(folder), "--output", "x", "--resume"]) == 1
+    assert main(["translate", "--model", str(folder), "--input", str(source), "--resume"]) == 2
+    assert main(["translate", "--model", str(folder), "--output", "x", "--resume"]) == 2
     assert "standard input cannot be read again" in capsys.readouterr().err
 
 
-def test_language_tokens(folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "out.txt"
-    assert main(arguments(folder, source, output, "--quiet", "--target-language", "hund")) == 0
-    assert all(line.startswith("hund") for line in output.read_text(encoding="utf-8").splitlines())
-    assert main(arguments(folder, source, tmp_path / "no.txt", "--quiet", "--target-language", "xx")) == 1
-    assert "--target-language 'xx' is no token" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--target-language", "xx"], "this model's tokenizer has no languages"),
+        (["--model", "/no/such/folder"], "model '/no/such/folder' cannot be loaded: give a hub id"),
+        (["--dtype", "flaot16"], "dtype must be auto or"),
+        (["--decoder", "oracle"], "needs real references, which translate does not have"),
+        (["--set", "epsilon=0.1"], "epsilon is given twice"),
+        (["--generate", "num_beams=4"], "num_beams=4 conflicts with MBR"),
+        (["--batch-size", "0"], "--batch-size must be at least 1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert main(arguments(folder, source, tmp_path / "no.txt", *more)) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("acpmbr translate: ")
+    assert message in error
+    assert not list(tmp_path.glob("no.txt*"))
 
 
 def test_decoder_only_models_with_a_prompt(source: Path, tmp_path: Path) -> None:

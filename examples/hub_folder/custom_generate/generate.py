@@ -11,7 +11,7 @@ def generate(model, tokenizer=None, target="chrf", distilled=(), mbr_settings=No
         tokenizer: its tokenizer.
         target: the utility that decides: name, hub id or path.
         distilled: cheaper utilities that guide it.
-        mbr_settings: further settings of ACPMBR as a dict, such as {"num_candidates": 1024, "preset": "high"}.
+        mbr_settings: further settings of ACPMBR as a dict, such as {"num_candidates": 1024, "recipe": "fast"}.
         kwargs: the usual arguments of `generate`.
     """
     if tokenizer is None:

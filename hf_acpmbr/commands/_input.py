@@ -1,0 +1,141 @@
+"""Input files as records with line numbers, read line by line; mistakes name the file and the line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Generic, TypeVar
+
+Item = TypeVar("Item")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Lines:
+    """The lines of a UTF-8 file, or of standard input for "-", with their numbers from 1; only \\n ends a line.
+
+    Args:
+        path: file, or "-".
+        option: the option that named it, for messages.
+    """
+
+    def __init__(self, path: str, option: str = "--input") -> None:
+        self.path, self.option = path, option
+        self.name = "standard input" if path == "-" else path
+        self._digest = ""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it can be read again: a file, but not standard input or a named pipe."""
+        return self.path != "-" and Path(self.path).is_file()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content; known after it was read to the end."""
+        return self._digest
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        content = hashlib.sha256()
+        with self._opened() as file:
+            for number, line in enumerate(file, 1):
+                content.update(line)
+                yield number, self._text(number, line.removeprefix(_BOM) if number == 1 else line)
+        self._digest = content.hexdigest()
+
+    def where(self, number: int) -> str:
+        """A line as messages name it."""
+        return f"{self.name} line {number}"
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        if self.path == "-":
+            yield sys.stdin.buffer
+            return
+        try:
+            file = open(self.path, "rb")  # noqa: SIM115  (closed below; only opening it is in the try)
+        except OSError as error:
+            raise ValueError(f"{self.option} {self.path} cannot be read: {error.strerror}") from error
+        with file:
+            yield file
+
+    def _text(self, number: int, line: bytes) -> str:
+        try:
+            return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{self.where(number)} is not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}): "
+                "convert the file, for example with iconv -t UTF-8"
+            ) from None
+
+
+def read_lines(path: str, option: str = "--input") -> list[str]:
+    """All lines of a file, or of standard input for "-"."""
+    return [text for _, text in Lines(path, option)]
+
+
+@dataclass(frozen=True)
+class Record(Generic[Item]):
+    """What one output line is made from, its position from 0, and where it stands in the input, for messages."""
+
+    position: int
+    where: str
+    item: Item
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An input that was read to the end without a mistake."""
+
+    records: int
+    digests: dict[str, str]
+
+
+class Input(Generic[Item]):
+    """The records of an input, in passes over its files.
+
+    Args:
+        files: what it is read from.
+        items: starts a new pass over items and where they stand; raises ValueError at the first mistake.
+    """
+
+    def __init__(self, files: list[Lines], items: Callable[[], Iterator[tuple[str, Item]]]) -> None:
+        self.files = files
+        self._items = items
+
+    def __iter__(self) -> Iterator[Record[Item]]:
+        return (Record(position, where, item) for position, (where, item) in enumerate(self._items()))
+
+    @property
+    def repeatable(self) -> bool:
+        return all(file.repeatable for file in self.files)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The content of each file, after a whole pass."""
+        return {file.option.removeprefix("--"): file.digest for file in self.files}
+
+    def check(self) -> Checked | None:
+        """Read everything once, before any work; None for what cannot be read twice."""
+        if not self.repeatable:
+            for file in self.files:
+                if file.path != "-" and not os.path.exists(file.path):
+                    raise ValueError(f"{file.option} {file.path} cannot be read: there is no such file")
+            return None
+        number = sum(1 for _ in self)
+        return Checked(number, self.digests)
+
+    def batches(self, size: int, start: int) -> Iterator[list[Record[Item]]]:
+        """Batches at fixed positions, from record `start` (a multiple of `size`, or the end) on."""
+        batch: list[Record[Item]] = []
+        for record in self:
+            if record.position >= start:
+                batch.append(record)
+            if len(batch) == size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch

@@ -1,0 +1,200 @@
+"""A run over a file: from records to lines, batch by batch, with everything checked before the output is touched."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from ..decoding import Decision
+from ..mbr import ACPMBR
+from ..version import __version__
+from ._input import Checked, Input, Record
+from ._resumable import kept, open_output, progress
+
+Item = TypeVar("Item")
+# What a result does not depend on, and what the note of a run has by content and not by option: files, the model, and
+# what is in the recipe.
+_BY_CONTENT = ("input", "sources", "model", "revision", "recipe", "decoder", "set", "seed", "target", "distilled")
+_IN_THE_RECIPE = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows", "target_option")
+_PASSING = ("command", "resume", "quiet", "device", "output", "trust_remote_code", *_BY_CONTENT, *_IN_THE_RECIPE)
+OUTPUT_FIELDS = ("text", "expected", "nbest", "unique", "drawn", "calls", "status", "signature")
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What one record gives: its decision, None for a blank source, and what else its JSON has."""
+
+    decision: Decision | None
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Job(Generic[Item]):
+    """What decides.
+
+    Args:
+        mbr: for the note of the run.
+        decide: results of a batch, and the decoder rows that they took.
+        context: what else the lines depend on, for the note: the model, its languages.
+    """
+
+    mbr: ACPMBR
+    decide: Callable[[Sequence[Record[Item]]], tuple[list[Result], int]]
+    context: dict[str, Any] = field(default_factory=dict)
+
+    def about(self) -> dict[str, Any]:
+        """Everything that a line depends on besides input and options; finding it out checks the utilities."""
+        recipe, mbr = self.mbr.recipe.to_dict(), self.mbr
+        return {
+            "hf_acpmbr": __version__,
+            "decoder": recipe["decoder"],
+            "seed": recipe["seed"],
+            "target": None if mbr.target is None else mbr.target.signature,
+            "distilled": [guide.signature for guide in mbr.guides],
+            **self.context,
+        }
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """What both commands refuse before they read or load anything."""
+    if args.nbest < 1:
+        raise ValueError(f"--nbest must be at least 1, got {args.nbest}")
+    if args.nbest > 1 and args.format == "text":
+        raise ValueError(f"--nbest {args.nbest} needs --format jsonl: text has one line per source")
+    if args.resume and args.input == "-":
+        raise ValueError("--resume needs --input FILE: standard input cannot be read again")
+    for option in ("input", "sources"):
+        path: str | None = getattr(args, option, None)
+        if path is not None and _same_file(path, args.output):
+            raise ValueError(f"--output {args.output} is the --{option} file: choose another --output")
+
+
+def _same_file(one: str, other: str) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
+def decide_all(args: argparse.Namespace, source: Input[Item], batch_size: int, prepare: Callable[[], Job[Item]]) -> int:
+    """Decide for all records, batch by batch, into --output; `prepare` loads what that needs."""
+    summary = Summary()
+    output = open_output(args.output, resume=args.resume, batch_size=batch_size)
+    with kept(output, source.repeatable):
+        checked = source.check()
+        about = _about_input(args, checked)
+        output.check(about)  # before a model is loaded for nothing
+        job = prepare()
+        about = {**about, **json.loads(json.dumps(job.about(), default=str))}
+        if not (finished := output.check(about)):
+            output.start(about)
+            with progress(None if checked is None else checked.records, output.done, args.quiet) as bar:
+                for batch in source.batches(batch_size, output.done):
+                    results, rows = _decided(job, batch, args, output.write)
+                    output.write(output_line(args, result) for result in results)
+                    summary.add(results, rows)
+                    bar.update(len(batch))
+    if not finished:
+        if checked is not None and source.digests != checked.digests:
+            output.stop()
+            raise ValueError(f"{args.input} changed while it was read: start anew with a file that stays as it is")
+        output.finish({**about, "input": source.digests})
+    if not args.quiet:
+        summary.show(output.done)
+    return 0
+
+
+def _about_input(args: argparse.Namespace, checked: Checked | None) -> dict[str, Any]:
+    options = {key: value for key, value in vars(args).items() if key not in _PASSING}
+    return {"input": None if checked is None else checked.digests, "options": options}
+
+
+def _decided(
+    job: Job[Item],
+    batch: Sequence[Record[Item]],
+    args: argparse.Namespace,
+    write: Callable[[Sequence[str]], None],
+) -> tuple[list[Result], int]:
+    """Results of a batch; where one is at fault, it is named and those before it are written."""
+    try:
+        return job.decide(batch)
+    except ValueError:
+        lines: list[str] = []
+        for record in batch:
+            try:
+                results, _ = job.decide([record])
+            except ValueError as error:
+                write(lines)
+                raise ValueError(f"{error} (at {record.where})") from error
+            lines += [output_line(args, result) for result in results]
+        raise  # only together
+
+
+def output_line(args: argparse.Namespace, result: Result) -> str:
+    """The chosen text, or everything as JSON; nothing that differs from run to run, such as seconds."""
+    decision = result.decision
+    if args.format == "text":
+        return "" if decision is None else decision.text
+    record = dict(result.fields)
+    if decision is None:
+        record |= dict(zip(OUTPUT_FIELDS, ("", None, [], 0, 0, {}, "blank", None), strict=True))
+        return _json(record)
+    ranked = decision.nbest(args.nbest)
+    record |= {
+        "text": decision.text,
+        "expected": float(decision.expected[decision.index]),
+        "nbest": [{"text": entry.text, "expected": entry.expected, "count": entry.count} for entry in ranked],
+        "unique": len(decision.candidates),
+        "drawn": decision.candidates.total,
+        "calls": dict(decision.calls),
+        "status": decision.status,
+        "signature": decision.signature,
+    }
+    return _json(record)
+
+
+def _json(record: Mapping[str, Any]) -> str:
+    line = json.dumps(record, ensure_ascii=False)
+    return line if _is_text(line) else json.dumps(record)  # half of a surrogate pair stays an escape
+
+
+def _is_text(line: str) -> bool:
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Summary:
+    """What a run did and cost, in one line on standard error."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._lines = self._unique = self._drawn = self._rows = 0
+        self._calls: dict[str, int] = {}
+
+    def add(self, results: Sequence[Result], rows: int) -> None:
+        self._rows += rows
+        self._lines += len(results)
+        for result in results:
+            if (decision := result.decision) is None:
+                continue
+            self._unique += len(decision.candidates)
+            self._drawn += decision.candidates.total
+            for name, count in decision.calls.items():
+                self._calls[name] = self._calls.get(name, 0) + count
+
+    def show(self, resumed: int) -> None:
+        parts = [f"{self._lines:,} line{'s' * (self._lines != 1)} in {time.perf_counter() - self._start:.1f} s"]
+        if resumed:
+            parts.append(f"{resumed:,} were there already")
+        if self._lines:
+            parts.append(f"{self._unique:,} unique of {self._drawn:,} candidates")
+        if self._rows:
+            parts.append(f"{self._rows:,} decoder rows")
+        parts.extend(f"{count:,} {name} calls" for name, count in self._calls.items())
+        print("; ".join(parts), file=sys.stderr)

@@ -1,0 +1,74 @@
+"""`acpmbr ui`: an interactive page in the browser, on this machine only unless --host says otherwise."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..ui.settings import Limits, Offer
+from ._resumable import hide_loading_bars
+
+_EXAMPLES = """\
+examples:
+  acpmbr ui                                              the embedded models, offline
+  acpmbr ui --model facebook/m2m100_418M --target bleurt-20 --distilled bleurt-20-d3
+  acpmbr ui --host 0.0.0.0 --max-candidates 64           for others in the network
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    offer, limits = Offer(), Limits()
+    parser.epilog = _EXAMPLES
+    offered = parser.add_argument_group("what the page offers", "Names added to the embedded models; repeatable.")
+    offered.add_argument("--model", action="append", default=[], metavar="NAME", help="hub id or folder")
+    offered.add_argument("--target", action="append", default=[], metavar="NAME", help="utility that decides")
+    offered.add_argument("--distilled", action="append", default=[], metavar="NAME", help="cheaper utility")
+    offered.add_argument("--prompt", default=offer.prompt, help="what the model reads, with {source} for the source")
+    offered.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
+    offered.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
+    allowed = parser.add_argument_group("what visitors may ask for")
+    for name, value, what in (
+        ("characters", limits.source_characters, "longest source"),
+        ("candidates", limits.candidates, "most samples per source"),
+        ("lines", limits.file_lines, "most lines of an uploaded file"),
+        ("jobs", limits.jobs, "jobs at the same time; others wait"),
+    ):
+        allowed.add_argument(f"--max-{name}", type=int, default=value, metavar="N", help=f"{what} (default: {value})")
+    server = parser.add_argument_group("server")
+    server.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1, this machine)")
+    server.add_argument("--port", type=int, metavar="PORT", help="default: the first free one from 7860")
+    server.add_argument("--open", action="store_true", help="open the page in the browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..ui.page import launch
+
+    hide_loading_bars(quiet=True)
+    launch(offer(args), limits(args), host=args.host, port=args.port, browser=args.open)
+    return 0
+
+
+def offer(args: argparse.Namespace) -> Offer:
+    """What the page offers: what was named, first, and the embedded models."""
+    known = Offer()
+    return Offer(
+        models=_joined(args.model, known.models),
+        targets=_joined(args.target, known.targets),
+        guides=_joined(args.distilled, known.guides),
+        prompt=args.prompt,
+        chat=args.chat,
+        device=args.device,
+    )
+
+
+def limits(args: argparse.Namespace) -> Limits:
+    """What visitors may ask for."""
+    return Limits(
+        source_characters=args.max_characters,
+        candidates=args.max_candidates,
+        file_lines=args.max_lines,
+        jobs=args.max_jobs,
+    )
+
+
+def _joined(named: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*named, *known)))
