@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from .engines import Detokenizer, Drawn, read_ctranslate2, read_generate, read_openai, read_vllm
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -117,6 +120,84 @@ class Candidates:
             return cls.from_counts(candidates)
         return cls.from_texts(candidates)
 
+    @classmethod
+    def from_vllm(cls, output: Any) -> Candidates:
+        """From vLLM: the RequestOutput of one prompt (`llm.generate(...)[k]`), or its `outputs`.
+
+        Log-probabilities are there with `SamplingParams(logprobs=0)` or more; vLLM gives them under the model, before
+        temperature and truncation, unless `logprobs_mode` says otherwise.
+        """
+        return cls._of_engine(read_vllm(output))
+
+    @classmethod
+    def from_ctranslate2(
+        cls, result: Any, tokenizer: Any = None, *, detokenize: Detokenizer | None = None, length_penalty: float = 1.0
+    ) -> Candidates:
+        """From CTranslate2: the result of one source, `translate_batch(...)[k]` or `generate_batch(...)[k]`.
+
+        Args:
+            tokenizer: of transformers, as the model was converted with.
+            detokenize: instead of it, a function from tokens to a text (such as SentencePiece's `decode`).
+            length_penalty: as given to CTranslate2 (its default is 1), by which its scores are normalised. Without
+                `return_end_token=True` every text is taken to have ended before the longest length.
+        """
+        return cls._of_engine(read_ctranslate2(result, tokenizer, detokenize, length_penalty))
+
+    @classmethod
+    def from_openai(cls, response: Any) -> Candidates:
+        """From OpenAI's API or a server that speaks it: one response with n choices, or its `choices`, also as JSON."""
+        return cls._of_engine(read_openai(response))
+
+    @classmethod
+    def from_generate(
+        cls,
+        output: Any,
+        tokenizer: Any,
+        *,
+        rows: slice | Sequence[int] | None = None,
+        prompt_length: int | None = None,
+        eos_token_id: int | Sequence[int] | None = None,
+    ) -> Candidates:
+        """From transformers: what `model.generate(..., num_return_sequences=n)` returned.
+
+        Args:
+            output: token ids, or the output of `return_dict_in_generate=True`, with log-probabilities if it has
+                `logits` (`output_logits=True`).
+            rows: which rows belong to the source, such as slice(k * n, (k + 1) * n); default: all of them.
+            prompt_length: tokens of each row that were not generated; not needed with logits or scores.
+            eos_token_id: what ends a text; default: the tokenizer's.
+        """
+        return cls._of_engine(read_generate(output, tokenizer, rows, prompt_length, eos_token_id))
+
+    @classmethod
+    def _of_engine(cls, drawn: Drawn) -> Candidates:
+        texts, ids, logprobs, sampling_logprobs = drawn
+        return cls.from_texts(texts, token_ids=ids, logprobs=logprobs, sampling_logprobs=sampling_logprobs)
+
+    @classmethod
+    def pool(
+        cls, pools: Sequence[Candidates | Iterable[str] | dict[str, int]], weights: Sequence[float] | None = None
+    ) -> Candidates:
+        """One pool of what several models, or several sources of one meaning, have given.
+
+        The expected utility is then over the mixture of the models (https://arxiv.org/abs/2503.05318). Token ids and
+        log-probabilities are left out: those of different models are not comparable.
+
+        Args:
+            weights: how much each pool counts, as any positive numbers; default: every draw counts the same. Counts
+                are multiplied by small integers that give the weights within 1 %, so budgets, which count draws, grow
+                with them. Drawing from each model in proportion to its weight needs no weights here.
+        """
+        given = [cls.of(item) for item in pools]
+        if not given:
+            raise ValueError("pools is empty: give the candidates of at least one model")
+        factors = _multipliers([pool.total for pool in given], weights)
+        counts: dict[str, int] = {}
+        for pool, factor in zip(given, factors, strict=True):
+            for text, count in zip(pool.texts, pool.counts.tolist(), strict=True):
+                counts[text] = counts.get(text, 0) + factor * count
+        return cls.from_counts(counts)
+
     def __len__(self) -> int:
         return len(self.texts)
 
@@ -160,6 +241,23 @@ def _readonly(values: Iterable[float] | npt.NDArray[np.generic], dtype: type, n:
         raise ValueError(f"{name} has NaN at index {int(np.flatnonzero(np.isnan(array))[0])}")
     array.flags.writeable = False
     return array
+
+
+def _multipliers(totals: Sequence[int], weights: Sequence[float] | None) -> list[int]:
+    """Small integers f with f_k · total_k in proportion to the weights, within 1 %."""
+    if weights is None:
+        return [1] * len(totals)
+    if len(weights) != len(totals):
+        raise ValueError(f"weights has {len(weights)} numbers for {len(totals)} pools: give one for each")
+    wanted = np.asarray(weights, dtype=np.float64) / np.asarray(totals, dtype=np.float64)
+    if not (np.isfinite(wanted).all() and (wanted > 0).all()):
+        raise ValueError(f"weights must be positive numbers, got {list(weights)}: leave out a pool that has none")
+    wanted /= wanted.min()
+    for scale in range(1, 101):
+        factors = np.rint(wanted * scale)
+        if np.all(np.abs(factors / (wanted * scale) - 1) < 0.01):
+            break
+    return [int(factor) for factor in factors]
 
 
 def _distinct_events(inverse: IntArray, ids: list[TokenIds] | None) -> IntArray:

@@ -1,0 +1,206 @@
+"""What other engines hand back, read by the fields that they publish. No engine is imported here.
+
+Each function takes the output for *one* source; `Candidates.from_vllm` and its siblings are the way to call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+TokenIds: TypeAlias = "tuple[int, ...]"
+Detokenizer: TypeAlias = "Callable[[list[str]], str]"
+
+
+class Drawn(NamedTuple):
+    """Texts in the order they came, duplicates included, and what the engine says of each; None where it is silent.
+
+    Args:
+        logprobs: under the model.
+        sampling_logprobs: under the truncated distribution that they were drawn from.
+    """
+
+    texts: list[str]
+    token_ids: list[TokenIds] | None = None
+    logprobs: list[float] | None = None
+    sampling_logprobs: list[float] | None = None
+
+
+def read_vllm(output: Any) -> Drawn:
+    """A vLLM `RequestOutput`, or its `outputs`: `text`, `token_ids`, `cumulative_logprob` where asked for."""
+    completions = _one_source(output, "outputs", "vLLM", "RequestOutput")
+    texts = [_text(_field(item, "text", "vLLM", k), "vLLM", k) for k, item in enumerate(completions)]
+    ids = [tuple(int(t) for t in _field(item, "token_ids", "vLLM", k)) for k, item in enumerate(completions)]
+    known = [_field(item, "cumulative_logprob", "vLLM", k) for k, item in enumerate(completions)]
+    return Drawn(texts, ids, _all_known(known))
+
+
+def read_ctranslate2(result: Any, tokenizer: Any, detokenize: Detokenizer | None, length_penalty: float) -> Drawn:
+    """A CTranslate2 `TranslationResult` (`hypotheses`) or `GenerationResult` (`sequences`), with `scores` if asked.
+
+    A score is the log-probability divided by length ** length_penalty, where the length counts the end token.
+    """
+    if (tokenizer is None) == (detokenize is None):
+        raise ValueError("CTranslate2 gives tokens: pass either tokenizer= or detokenize=, which makes them a text")
+    if isinstance(result, Sequence) and not isinstance(result, str):
+        if len(result) != 1:
+            raise ValueError(_several(len(result), "CTranslate2", "results"))
+        result = result[0]
+    name = "hypotheses" if hasattr(result, "hypotheses") else "sequences"
+    rows = [list(tokens) for tokens in _field(result, name, "CTranslate2")]
+    _not_empty(rows, "CTranslate2")
+    ids = None if tokenizer is None else [tuple(tokenizer.convert_tokens_to_ids(tokens)) for tokens in rows]
+    if detokenize is not None:
+        texts = [_text(detokenize(tokens), "detokenize", k) for k, tokens in enumerate(rows)]
+    else:
+        texts = [tokenizer.decode(list(row), skip_special_tokens=True) for row in ids or ()]
+    scores = [float(score) for score in _field(result, "scores", "CTranslate2")]
+    end = None if tokenizer is None else tokenizer.eos_token
+    lengths = [len(tokens) + (not tokens or tokens[-1] != end) for tokens in rows]
+    logprobs = [score * length**length_penalty for score, length in zip(scores, lengths, strict=bool(scores))]
+    return Drawn(texts, ids, logprobs or None)
+
+
+def read_openai(response: Any) -> Drawn:
+    """A chat completion or a completion of OpenAI's API (or a server that speaks it), or its `choices`.
+
+    Objects of the client and plain JSON both serve. Log-probabilities are there if the request asked for them.
+    """
+    choices = _one_source(response, "choices", "OpenAI", "response")
+    texts, logprobs = [], []
+    for k, choice in enumerate(choices):
+        message = _get(choice, "message")
+        text = _get(choice, "text") if message is None else _get(message, "content")
+        if text is None:
+            reason = _get(choice, "finish_reason")
+            raise ValueError(
+                f"choices[{k}] of OpenAI has no text (finish_reason {reason!r}): leave it out, or look at its refusal"
+            )
+        texts.append(_text(text, "OpenAI", k))
+        logprobs.append(_sum_of_tokens(_get(choice, "logprobs")))
+    return Drawn(texts, None, _all_known(logprobs))
+
+
+def read_generate(
+    output: Any,
+    tokenizer: Any,
+    rows: slice | Sequence[int] | None,
+    prompt_length: int | None,
+    eos_token_id: int | Sequence[int] | None,
+) -> Drawn:
+    """What `model.generate` of transformers returned: token ids, or the output of return_dict_in_generate=True.
+
+    `output_logits=True` gives log-probabilities under the model, `output_scores=True` of a sampling run those under the
+    distribution it sampled from.
+    """
+    sequences = output if hasattr(output, "shape") else _field(output, "sequences", "generate")
+    logits, scores, beams = (_get(output, name) for name in ("logits", "scores", "beam_indices"))
+    steps = logits if logits is not None else scores
+    start = prompt_length if steps is None else sequences.shape[1] - len(steps)
+    if start is None:
+        raise ValueError(
+            "how much of each row is not generated cannot be seen from token ids alone: pass prompt_length= (of a "
+            "decoder-only model inputs['input_ids'].shape[1], of an encoder-decoder 1), or output_logits=True"
+        )
+    if prompt_length is not None and start != prompt_length:
+        raise ValueError(f"prompt_length={prompt_length}, but {len(steps)} of {sequences.shape[1]} tokens are new")
+    chosen = _rows(rows, sequences.shape[0])
+    ends = _end_tokens(eos_token_id, tokenizer)
+    ids = [_generated(sequences[row, start:].tolist(), ends, tokenizer.pad_token_id) for row in chosen]
+    # In a beam search every step of a sequence may come from another row.
+    at = [[row] * sequences.shape[1] if beams is None else beams[row].tolist() for row in chosen]
+    texts = tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True)
+    return Drawn(
+        texts,
+        ids,
+        None if logits is None else _sums(logits, ids, at),
+        None if scores is None or beams is not None else _sums(scores, ids, at),
+    )
+
+
+def _sums(steps: Sequence[Any], ids: Sequence[TokenIds], at: Sequence[Sequence[int]]) -> list[float]:
+    """Log-probabilities of sequences: of step t the row at[k][t] belongs to sequence k."""
+    normal = [step.float().log_softmax(-1) for step in steps]
+    return [sum(float(normal[t][at[k][t], token]) for t, token in enumerate(row)) for k, row in enumerate(ids)]
+
+
+def _one_source(given: Any, name: str, engine: str, what: str) -> list[Any]:
+    """The completions of one source: from the engine's object for one request, or the list inside it."""
+    if isinstance(given, (str, bytes)):
+        raise TypeError(f"{engine} gives {what} objects, got a string: for texts use Candidates.from_texts")
+    if not isinstance(given, Sequence):
+        return _not_empty(list(_field(given, name, engine)), engine)
+    if given and _get(given[0], name) is not None:
+        if len(given) > 1:
+            raise ValueError(_several(len(given), engine, f"{what} objects"))
+        return _not_empty(list(_field(given[0], name, engine)), engine)
+    return _not_empty(list(given), engine)
+
+
+def _several(number: int, engine: str, what: str) -> str:
+    return f"{number} {engine} {what}, and Candidates belong to one source: make one of each"
+
+
+def _not_empty(items: list[Any], engine: str) -> list[Any]:
+    if not items:
+        raise ValueError(f"{engine}'s output has no texts: ask it for at least one")
+    return items
+
+
+def _get(item: Any, name: str) -> Any:
+    """A field of an object or of JSON; None where it is missing."""
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _field(item: Any, name: str, engine: str, position: int | None = None) -> Any:
+    """The same where it must be there."""
+    if not (name in item if isinstance(item, Mapping) else hasattr(item, name)):
+        place = "" if position is None else f" at position {position}"
+        raise TypeError(f"expected {engine}'s output, with a field {name!r}; got {type(item).__name__}{place}")
+    return _get(item, name)
+
+
+def _text(text: Any, engine: str, position: int) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"the text at position {position} of {engine} is {type(text).__name__}, expected str")
+    return text
+
+
+def _all_known(values: Sequence[float | None]) -> list[float] | None:
+    """Log-probabilities, if every text has one."""
+    known = [float(value) for value in values if value is not None]
+    return known if len(known) == len(values) else None
+
+
+def _sum_of_tokens(logprobs: Any) -> float | None:
+    """Chat completions have `content`, a list of tokens with `logprob`; completions have `token_logprobs`."""
+    if logprobs is None:
+        return None
+    content = _get(logprobs, "content")
+    tokens = _get(logprobs, "token_logprobs") if content is None else [_get(token, "logprob") for token in content]
+    return None if tokens is None or any(value is None for value in tokens) else float(sum(tokens))
+
+
+def _rows(rows: slice | Sequence[int] | None, total: int) -> list[int]:
+    if rows is None:
+        return list(range(total))
+    chosen = list(range(total))[rows] if isinstance(rows, slice) else [int(row) for row in rows]
+    if not chosen or min(chosen) < 0 or max(chosen) >= total:
+        raise ValueError(f"rows={rows!r} names no rows, or rows beyond the {total} of the output")
+    return chosen
+
+
+def _end_tokens(given: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
+    if given is None:
+        return set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
+    return {int(given)} if isinstance(given, int) else {int(token) for token in given}
+
+
+def _generated(ids: list[int], ends: set[int], pad: int | None) -> TokenIds:
+    """Up to the first end token, and without the padding of a row that has none."""
+    for position, token in enumerate(ids):
+        if token in ends:
+            return tuple(ids[: position + 1])
+    while ids and ids[-1] == pad:
+        ids = ids[:-1]
+    return tuple(ids)

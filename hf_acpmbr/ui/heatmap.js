@@ -1,0 +1,106 @@
+// Draws one matrix on a canvas; `element`, `props` and `watch` come from gradio. Values are float32, base64, row by row.
+const COLOURS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+const SIGNED = [[33, 102, 172], [247, 247, 247], [178, 24, 43]];
+let panels = [];
+let current = "completed";
+
+const find = (name) => element.querySelector(name);
+
+function colour(share, scale) {
+  const place = Math.min(Math.max(share, 0), 1) * (scale.length - 1);
+  const low = Math.min(Math.floor(place), scale.length - 2);
+  const part = place - low;
+  return scale[low].map((value, k) => Math.round(value + part * (scale[low + 1][k] - value)));
+}
+
+function decoded(panel) {
+  if (!panel.data) return null;
+  const bytes = Uint8Array.from(atob(panel.data), (letter) => letter.charCodeAt(0));
+  return new Float32Array(bytes.buffer);
+}
+
+function read() {
+  const data = props.value;
+  if (!data || !data.panels) return false;
+  panels = data.panels.map((panel) => ({ ...panel, values: decoded(panel) }));
+  return true;
+}
+
+function draw() {
+  const box = find(".map-box");
+  if (!box) return;
+  const ready = read();
+  box.hidden = !ready;
+  find(".map-empty").hidden = ready;
+  if (!ready) return;
+  const shown = panels.find((panel) => panel.key === current);
+  for (const button of element.querySelectorAll(".map-tabs button")) {
+    const panel = panels.find((each) => each.key === button.dataset.key);
+    button.setAttribute("aria-selected", String(button.dataset.key === current));
+    button.disabled = !panel.values;
+    button.title = panel.values ? "" : "not available: tick “score all pairs”, or choose a distilled utility";
+  }
+  const canvas = find("canvas");
+  const size = props.value.texts.length;
+  canvas.width = canvas.height = size;
+  find(".map-hover").textContent = "Point at a cell to see both texts and the score.";
+  if (!shown.values) {
+    find(".map-title").textContent = `${shown.title}: not available`;
+    return;
+  }
+  const image = canvas.getContext("2d").createImageData(size, size);
+  const scale = shown.signed ? SIGNED : COLOURS;
+  shown.values.forEach((value, k) => {
+    const known = Number.isFinite(value);
+    const rgb = known ? colour((value - shown.low) / (shown.high - shown.low), scale) : [128, 128, 128];
+    image.data.set([...rgb, known ? 255 : 40], 4 * k);
+  });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  const part = shown.scored === shown.of ? "all" : `${shown.scored.toLocaleString("en")} of`;
+  find(".map-title").textContent = `${shown.name}: ${part} ${shown.of.toLocaleString("en")} pairs`;
+  find(".map-low").textContent = shown.low.toFixed(1);
+  find(".map-high").textContent = shown.high.toFixed(1);
+  find(".map-scale").style.background = `linear-gradient(to right, ${scale.map((c) => `rgb(${c})`).join(",")})`;
+}
+
+function point(event) {
+  const shown = panels.find((panel) => panel.key === current);
+  if (!shown || !shown.values) return;
+  const canvas = find("canvas");
+  const place = canvas.getBoundingClientRect();
+  const size = props.value.texts.length;
+  const column = Math.min(size - 1, Math.max(0, Math.floor(((event.clientX - place.left) / place.width) * size)));
+  const row = Math.min(size - 1, Math.max(0, Math.floor(((event.clientY - place.top) / place.height) * size)));
+  const value = shown.values[row * size + column];
+  const score = Number.isFinite(value) ? value.toFixed(2) : "not scored";
+  const hover = find(".map-hover");
+  hover.replaceChildren();
+  const lines = [
+    [shown.title, score],
+    [`candidate ${row + 1}`, props.value.texts[row]],
+    [`pseudo-reference ${column + 1} (drawn ${props.value.counts[column]}×)`, props.value.texts[column]],
+  ];
+  for (const [name, text] of lines) {
+    const line = document.createElement("div");
+    const label = document.createElement("b");
+    label.textContent = `${name}: `;
+    line.append(label, text);
+    hover.append(line);
+  }
+}
+
+// Listeners sit on the component itself, which stays when its inside is drawn anew.
+element.addEventListener("click", (event) => {
+  const button = event.target.closest(".map-tabs button");
+  if (button) {
+    current = button.dataset.key;
+    draw();
+  } else if (event.target.tagName === "CANVAS") {
+    point(event);
+  }
+});
+element.addEventListener("pointermove", (event) => {
+  if (event.target.tagName === "CANVAS") point(event);
+});
+watch("value", draw);
+draw();
