@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo test test-slow quality format eval-smoke clean
+.PHONY: help install demo test test-slow test-network test-floors test-newest quality format eval-smoke clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -31,6 +31,23 @@ test: $(STAMP) ## run the tests (no network, a few minutes on 2 cores)
 test-slow: $(STAMP) ## run the tests that take minutes each
 	$(BIN)/python -m pytest -m slow
 
+test-network: $(STAMP) ## compare with the published weights (downloads some 20 GB from the Hub)
+	$(BIN)/python -m pytest -m network
+
+# Warnings of other packages' old releases are not our errors.
+test-floors: ## run the tests on the lowest versions that pyproject.toml allows
+	$(PYTHON) -m venv .venv-floors
+	.venv-floors/bin/python -m pip install --quiet --progress-bar off uv
+	.venv-floors/bin/uv pip compile pyproject.toml --extra test --resolution lowest-direct --quiet --output-file .venv-floors/floors.txt
+	.venv-floors/bin/python -m pip install --quiet --progress-bar off --requirement .venv-floors/floors.txt
+	.venv-floors/bin/python -m pip install --quiet --progress-bar off --no-deps --editable .
+	.venv-floors/bin/python -m pytest -W default
+
+test-newest: ## run the tests on the newest versions of everything, without constraints
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --progress-bar off --upgrade --editable '.[test]'
+	.venv-newest/bin/python -m pytest -W default
+
 quality: $(STAMP) ## ruff, mypy --strict on the package, and the import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -46,4 +63,4 @@ format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-floors .venv-newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

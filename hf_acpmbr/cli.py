@@ -19,6 +19,7 @@ COMMANDS = {
     "translate": "translate or continue a file of lines with any model, by MBR",
     "rerank": "choose the best of given candidates",
     "score": "score hypotheses against references with any utility",
+    "ui": "try it in the browser: an interactive page on this machine",
 }
 _DESCRIPTION = """\
 Minimum Bayes Risk (MBR) decoding for Hugging Face models.

@@ -124,6 +124,10 @@ class MapFunction:
 
     def __post_init__(self) -> None:
         Prompting(self.prompt, self.chat, self.too_long)
+        # The fingerprint of a map must not change when a network is loaded, but must when a checkpoint is replaced.
+        for utility in (self.mbr.target, *self.mbr.guides):
+            if utility is not None:
+                _ = utility.signature
         if isinstance(self.nbest, bool) or not isinstance(self.nbest, int) or self.nbest < 1:
             raise ValueError(f"nbest must be an integer of at least 1, got {self.nbest!r}")
         object.__setattr__(self, "preferences", Preferences.of(self.preferences))

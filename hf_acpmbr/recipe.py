@@ -87,8 +87,9 @@ class Recipe(Configured):
         if name not in NAMED:
             raise ValueError(f"recipe {name!r} is unknown: {suggest(name, NAMED)}")
         specs = utility_specs(target, distilled)
+        completes = any(KEYWORDS.get(key, ())[:2] == _COMPLETER for key in keywords)
         stages = {key: keywords.pop(key) for key in ("decoder", "completer", "observation") if key in keywords}
-        decoder = default_decoder(NAMED[name], *specs, **stages)
+        decoder = default_decoder(NAMED[name], *specs, **stages, completes=completes)
         return cls(decoder, Sampling(), *specs, seed).changed(**keywords)
 
     def changed(self, **keywords: Any) -> Recipe:
@@ -100,8 +101,7 @@ class Recipe(Configured):
         for keyword in sorted(keywords, key=lambda key: list(KEYWORDS).index(key) if key in KEYWORDS else -1):
             if keyword not in KEYWORDS:
                 raise ValueError(f"{keyword!r} is not a setting: {suggest(keyword, KEYWORDS)}")
-            path, value = KEYWORDS[keyword], keywords[keyword]
-            recipe = _replaced(recipe, path, value, keyword)
+            recipe = _replaced(recipe, keyword_path(keyword, recipe.decoder), keywords[keyword], keyword)
         return recipe
 
     def to_json(self) -> str:
@@ -186,7 +186,8 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "scores_per_row": ("decoder", "budget", "scores_per_row"),
     "distilled_reduction": ("decoder", "guide_budgets", "reduction"),
     "distilled_scores_per_row": ("decoder", "guide_budgets", "scores_per_row"),
-    "confidence": ("decoder", "observation", "confidence"),
+    "max_regret": ("decoder", "max_regret"),
+    "confidence": ("decoder", "confidence"),
     **{
         name: (*_COMPLETER, name)
         for name in (
@@ -200,12 +201,21 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
         )
     },
 }
+# Where a keyword is found instead, in decoders that have it at another place.
+_ELSEWHERE = {"confidence": ("decoder", "observation", "confidence")}
 _REGISTRIES: dict[str, Registry[Any]] = {
     "decoder": DECODERS,
     "completer": COMPLETERS,
     "observation": OBSERVATIONS,
     "sampler": SAMPLERS,
 }
+
+
+def keyword_path(keyword: str, decoder: Decoder) -> tuple[str, ...]:
+    """Where in a Recipe with this decoder a keyword's setting is."""
+    if keyword in _ELSEWHERE and "observation" in decoder.field_names():
+        return _ELSEWHERE[keyword]
+    return KEYWORDS[keyword]
 
 
 def utility_specs(
@@ -234,16 +244,21 @@ def default_decoder(
     decoder: StageLike | None = None,
     completer: StageLike | None = None,
     observation: StageLike | None = None,
+    completes: bool = False,
 ) -> Decoder:
-    """The one place where defaults are decided, by what is known: the utilities, and what the caller has chosen."""
+    """The one place where defaults are decided, by what is known: the utilities, and what the caller has chosen.
+
+    Without a decoder it is "rounds"; where the paper or a setting of a completer is asked for, one that completes.
+    """
     if decoder is None:
-        decoder = "acpmbr" if guides else "pmbr"
+        completes = completes or named.paper or completer is not None or observation is not None
+        decoder = "rounds" if not completes else "acpmbr" if guides else "pmbr"
     if not isinstance(decoder, str):
         return _with_stages(DECODERS.build(decoder), completer, observation)  # type: ignore[arg-type]
     cls = DECODERS.get(decoder)
     values: dict[str, Any] = {}
     if "budget" in cls.field_names():
-        values["budget"] = named.budget(named.target * (1 if "guide" in cls.needs else 2))
+        values["budget"] = named.budget(named.target * (1 if guides and "guide_budgets" in cls.field_names() else 2))
     if "guide_budgets" in cls.field_names():
         values["guide_budgets"] = (named.budget(_guide_scores(named, target, guides)),)
     if "completer" in cls.field_names():

@@ -38,6 +38,7 @@ COMPLETERS: Registry[Completer] = Registry(
 DECODERS: Registry[Decoder] = Registry(
     "decoder",
     {
+        "rounds": "decoding.rounds:RoundsMBR",
         "acpmbr": "decoding.completing:AgreementPMBR",
         "mbr": "decoding.mbr:MBR",
         "pmbr": "decoding.completing:PMBR",

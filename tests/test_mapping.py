@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
+import math
 import pickle
+from pathlib import Path
 
 import pytest
 from datasets import Dataset
@@ -11,6 +14,7 @@ from datasets.fingerprint import Hasher
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.mapping import MapFunction
+from hf_acpmbr.models import load_model
 from tests.models import tiny_pair
 
 SOURCES = ["the cat sat on the mat", "a dog ran", "we see the sun", "the red dog", "a mat"]
@@ -19,7 +23,7 @@ SOURCES = ["the cat sat on the mat", "a dog ran", "we see the sun", "the red dog
 def function(kind: str = "m2m100", **options: object) -> MapFunction:
     model, tokenizer = tiny_pair(kind)
     mbr = ACPMBR(copy.deepcopy(tokenizer), target="chrf", decoder="mbr", num_candidates=30, epsilon=0.0)
-    return mbr.map_fn(copy.deepcopy(model), generate={"max_new_tokens": 6}, **options)  # type: ignore[return-value]
+    return mbr.map_fn(copy.deepcopy(model), **{"generate": {"max_new_tokens": 6}, **options})  # type: ignore[return-value]
 
 
 def test_adds_text_and_expected_utility_the_same_for_any_batch_size_and_number_of_processes() -> None:
@@ -62,3 +66,67 @@ def test_survives_pickling() -> None:
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(ValueError, match="no column 'source' in the dataset: name it by source_column="):
         function()({"text": SOURCES})
+
+
+def test_blank_sources_give_an_empty_output_without_asking_the_model() -> None:
+    out = function()({"source": [SOURCES[0], "", "  \t"]})
+    assert out["prediction"][1:] == ["", ""]
+    assert math.isnan(out["prediction_utility"][1])
+    assert out["prediction"][0] == function()({"source": SOURCES[:1]})["prediction"][0]
+    assert function()({"source": ["", " "]})["prediction"] == ["", ""]
+    assert function(keep_blank=True)({"source": [""]})["prediction"] != [""]
+
+
+def test_a_row_without_text_and_a_call_without_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match="row 1 has no text: got None"):
+        function()({"source": [SOURCES[0], None]})
+    with pytest.raises(ValueError, match="batched=True"):
+        Dataset.from_dict({"source": SOURCES}).map(function())
+
+
+def test_long_sources_are_cut_with_a_count_or_refused() -> None:
+    for kind in ("m2m100", "llama"):
+        model, _ = tiny_pair(kind)
+        long = " ".join(["the cat sat"] * model.config.max_position_embeddings)
+        with pytest.warns(UserWarning, match="2 of 3 sources are longer than the model's"):
+            out = function(kind)({"source": [SOURCES[0], long, long]})
+        assert out["prediction"][1] == out["prediction"][2]
+        with pytest.raises(ValueError, match=r"1 of 2 sources are longer .* the first is row 1"):
+            function(kind, too_long="refuse")({"source": [SOURCES[0], long]})
+
+
+def test_a_second_identical_map_is_a_cache_hit_with_networks_too(tmp_path: Path) -> None:
+    data = Dataset.from_dict({"source": SOURCES[:2]})
+    data.to_json(tmp_path / "in.jsonl")
+    stored = Dataset.from_json(str(tmp_path / "in.jsonl"), cache_dir=str(tmp_path / "cache"))
+    model, tokenizer = tiny_pair("m2m100")
+    mbr = ACPMBR(tokenizer, target="embedded-d2", decoder="mbr", num_candidates=4, epsilon=0.0)
+    fn = mbr.map_fn(model, generate={"max_new_tokens": 4})
+    first = stored.map(fn, batched=True)
+    second = stored.map(fn, batched=True)
+    assert first._fingerprint == second._fingerprint
+    assert first.cache_files == second.cache_files
+
+
+def test_no_warning_about_two_lengths_in_any_batch(caplog: pytest.LogCaptureFixture) -> None:
+    model, tokenizer = tiny_pair("m2m100")
+    own = copy.deepcopy(model)
+    own.generation_config.max_length = 50
+    mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=5, epsilon=0.0)
+    same = mbr.map_fn(model, generate={"max_new_tokens": 5})({"source": SOURCES})
+    with caplog.at_level(logging.WARNING):
+        got = mbr.map_fn(own, generate={"max_new_tokens": 5})({"source": SOURCES})
+    assert not [record for record in caplog.records if "max_length" in record.message]
+    assert got == same
+
+
+def test_stop_strings_work_without_a_tokenizer_in_the_call() -> None:
+    model, tokenizer, language = load_model("embedded")
+    mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=8)
+    batch = {"source": ["This is my house."]}
+    options = {"max_new_tokens": 12, **language}
+    (free,) = mbr.map_fn(model, generate=options)(batch)["prediction"]
+    word = free.split()[1]
+    (stopped,) = mbr.map_fn(model, generate={**options, "stop_strings": [word]})(batch)["prediction"]
+    assert len(stopped) < len(free)
+    assert word in stopped

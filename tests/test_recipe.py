@@ -14,7 +14,7 @@ from hf_acpmbr import ACPMBR, Recipe, load_utility
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import AgreementALS
 from hf_acpmbr.decoding import HalvingMBR
-from hf_acpmbr.recipe import KEYWORDS, NAMED
+from hf_acpmbr.recipe import KEYWORDS, NAMED, keyword_path
 from hf_acpmbr.registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
 from hf_acpmbr.utilities import UtilitySpec
 
@@ -37,6 +37,7 @@ OTHER = {
     "scores_per_row": 3,
     "distilled_reduction": 4,
     "distilled_scores_per_row": 6,
+    "max_regret": 0.01,
     "confidence": 0.5,
     "rank": 3,
     "regularization": 0.7,
@@ -145,7 +146,7 @@ def has(stage, path) -> bool:
 def check_keyword(keyword, **settings):
     """The keyword changes the stages and their line, or is refused with its name and, where there is one, a remedy."""
     plain = Recipe.named("fast", **settings)
-    if has(plain, KEYWORDS[keyword]):
+    if has(plain, keyword_path(keyword, plain.decoder)):
         changed = Recipe.named("fast", **settings, **{keyword: OTHER[keyword]})
         assert changed != plain
         assert str(changed) != str(plain), "two runs that can differ have different lines"
@@ -163,11 +164,7 @@ def test_every_keyword_with_every_decoder(decoder, keyword):
         target="chrf" if "target" in needs else None,
         distilled="bleu" if "guide" in needs else (),
         decoder=decoder,
-        **(
-            {"observation": "balanced"}
-            if keyword == "completer" and "guide_budgets" in DECODERS.get(decoder).field_names()
-            else {}
-        ),
+        **({"observation": "balanced"} if keyword == "completer" and decoder == "acpmbr" else {}),
     )
 
 

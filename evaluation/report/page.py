@@ -1,7 +1,7 @@
 """One self-contained page about a run: `python -m evaluation.report RUN [--output report.html]`.
 
-Tables with significance, figures, signatures, and the sentences on which the decoders differ most; figures are inside
-the file, nothing is loaded from anywhere. Beside it lie the tables in Markdown, or in the formats that are asked for.
+The key result first; tables with significance that sort, figures, signatures, and the sentences on which the decoders
+differ most, with the differences marked. Everything is inside the file, nothing is loaded from anywhere. Beside it lie the tables in Markdown, or in the formats that are asked for.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from evaluation.assets import attribution
+from evaluation.report.headline import headline
 from evaluation.report.layout import Layout
 from evaluation.report.plots import figures, svg
 from evaluation.report.results import Results, RowResults, open_results
 from evaluation.report.significance import compare
 from evaluation.report.table import build_table, metric_name, row_label, significance_table
+from hf_acpmbr.differences import pieces
 from hf_acpmbr.files import write_atomically
 
 EXTENSIONS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
@@ -30,7 +32,7 @@ CAPTIONS = {
     "about equal cost.",
     "quality_by_cost": "Quality of the chosen translations against the utility calls really made.",
 }
-CSS = Path(__file__).resolve().with_name("page.css")
+CSS, SCRIPT = (Path(__file__).resolve().with_name(f"page.{kind}") for kind in ("css", "js"))
 
 
 def write_report(
@@ -51,7 +53,8 @@ def write_report(
                 path = output.parent / f"{name}.{results.pair}.{EXTENSIONS[form]}"
                 write_atomically(path, layout.render(form).rstrip("\n") + "\n")
         parts.append(_section(results, tables, cases))
-    page = "".join(["<!doctype html><html lang=en>", *parts, "</body></html>\n"])
+    script = f"<script type=module>{SCRIPT.read_text(encoding='utf-8')}</script>"
+    page = "".join(["<!doctype html><html lang=en>", *parts, script, "</body></html>\n"])
     return write_atomically(output, page)
 
 
@@ -70,13 +73,16 @@ def _head(pairs: list[Results]) -> str:
 
 def _section(results: Results, tables: dict[str, Layout], cases: int) -> str:
     parts = [f'<h2 id="{results.pair}">{html.escape(tables["table"].title)}</h2>']
-    parts.append(f"<div class=scroll>{tables['table'].html()}</div>")
+    first, *others = _figures(results)
+    parts.append(f"<p class=key>{html.escape(headline(results))}</p>{first}")
+    parts.append(f"<h3>Table</h3><p class=note>Press a column's name to sort.</p>{_scrolled(tables['table'])}")
     if results.failed:
         parts.append(f"<p><b>{len(results.failed)} sources failed</b> and are left out.</p>")
-    parts.append(f"<h3>Figures</h3>{_figures(results)}")
-    parts.append(f"<h3>Significance</h3><div class=scroll>{tables['significance'].html()}</div>")
+    parts.append(f"<h3>Figures</h3>{''.join(others)}" if others else "")
+    parts.append(f"<h3>Significance</h3>{_scrolled(tables['significance'])}")
     owner = html.escape(attribution(results.settings.data.name))
-    parts.append(f"<h3>Where the decoders differ</h3><p class=note>{owner}</p>")
+    marks = "Marked: what differs from full MBR's choice; ‸ where words of it are missing."
+    parts.append(f"<h3>Where the decoders differ</h3><p class=note>{marks} {owner}</p>")
     parts.append(_cases(results, cases))
     settings = html.escape(json.dumps(results.settings.to_dict(), ensure_ascii=False, indent=1))
     parts.append(f"<h3>Signature</h3><p class=signature>{html.escape(results.signature)}</p>")
@@ -84,13 +90,17 @@ def _section(results: Results, tables: dict[str, Layout], cases: int) -> str:
     return "".join(parts)
 
 
-def _figures(results: Results) -> str:
+def _scrolled(table: Layout) -> str:
+    return f"<div class=scroll>{table.html()}</div>"
+
+
+def _figures(results: Results) -> list[str]:
     parts = []
     for name, figure in figures(results):
         # Every figure numbers its parts alike; inside one page the names must differ.
         inline = _distinct(svg(figure), f"{results.pair}-{name}-")
         parts.append(f"<figure>{inline}<figcaption>{html.escape(CAPTIONS[name])}</figcaption></figure>")
-    return "".join(parts)
+    return parts
 
 
 def _distinct(drawing: str, prefix: str) -> str:
@@ -121,16 +131,29 @@ def _case(results: Results, rows: list[RowResults], i: int) -> str:
         grouped.setdefault(row.texts[i], []).append(row)
     shown = [name for name in results.settings.metrics if f"metric:{name}" in rows[0].columns]
     head = "".join(f"<th class=n>{html.escape(metric_name(results, name))}</th>" for name in shown)
+    # Compared with full MBR's choice where there is one, else with the first row's.
+    base = next((row.texts[i] for row in rows if row.row.key == "mbr"), rows[0].texts[i])
     lines = []
     for text, chosen in grouped.items():
         names = "<br>".join(html.escape(" ".join(filter(None, row_label(row)))) for row in chosen)
         values = "".join(f"<td class=n>{_score(results, chosen[0], name, i)}</td>" for name in shown)
-        lines.append(f"<tr><td>{names}</td><td>{html.escape(text)}</td>{values}</tr>")
+        lines.append(f"<tr><td>{names}</td><td>{_marked(text, base)}</td>{values}</tr>")
     return (
         f"<div class=case><p><b>{html.escape(results.sources[i])}</b></p>"
         f"<p class=muted>Reference: {html.escape(results.references[i])}</p><div class=scroll><table><thead><tr>"
         f"<th>chosen by</th><th>translation</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
     )
+
+
+def _marked(text: str, base: str) -> str:
+    """The text with what differs from the other marked."""
+    parts = []
+    for piece in pieces(text, base):
+        shown = html.escape(piece.text)
+        parts.append(f"<mark>{shown}</mark>" if piece.differs else shown)
+        if piece.missing:
+            parts.append(f"<span class=gap title='not here: {html.escape(piece.missing, quote=True)}'>‸</span>")
+    return "".join(parts)
 
 
 def _score(results: Results, row: RowResults, metric: str, i: int) -> str:

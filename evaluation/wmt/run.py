@@ -47,10 +47,19 @@ def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[P
     return [drawn, *matrices, reference, decisions, *metrics]
 
 
+def check_utilities(settings: EvaluationSettings) -> None:
+    """Have every checkpoint in the cache before any work: the metrics come last, and some of them are gated."""
+    for name in dict.fromkeys((settings.target, *settings.distilled, *settings.metrics)):
+        if name not in CORPUS_METRICS:
+            try:
+                _ = open_utility(settings, name, "cpu").signature  # names all of its files, and loads none
+            except OSError as error:
+                raise FileNotFoundError(f"the files of {name} cannot be had: {error}") from error
+
+
 def run(settings: EvaluationSettings, options: argparse.Namespace, folder: Path, workers: Workers) -> None:
     """All language pairs; the main process then merges the shards."""
-    for name in settings.utility_options:
-        open_utility(settings, name, "cpu")  # nothing is loaded yet; an option with a typo ends the run here
+    check_utilities(settings)
     for pair in settings.data.pairs:
         rows = load_sentences(settings.data, pair, options.data_folder)
         corpus = Corpus(pair, list(zip(*(rows[column] for column in COLUMNS), strict=True)), settings.shard_size)

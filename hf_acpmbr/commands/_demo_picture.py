@@ -25,7 +25,7 @@ SCORES_PER_ROW = (0.5, 1, 3, 8)
 def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
     """Write the picture to `path`; the sentence shown is the one with the most different candidates."""
     shown = max(examples, key=lambda example: len(example.candidates))
-    decision = shown.decisions["AC-PMBR"]
+    decision = shown.decisions["AC-PMBR, mask"]
     order = shown.decisions["MBR"].ranking
     figure = Figure(figsize=(17, 3.9), layout="constrained")
     FigureCanvasAgg(figure)
@@ -69,11 +69,11 @@ def _draw_errors(axis: Any, examples: Sequence[Example], demo: Demo) -> None:
     # Few different candidates are scored completely even by small budgets: they say nothing about completion.
     varied = [example for example in examples if len(example.candidates) > 2 * SCORES_PER_ROW[-1]] or list(examples)
     worlds = [(example, *_stored(example, demo)) for example in varied]
-    for name in ("PMBR", "AC-PMBR"):
+    for name in ("PMBR", "AC-PMBR, mask"):
         points = [
             np.mean([_point(name, budget, demo, *world) for world in worlds], axis=0) for budget in SCORES_PER_ROW
         ]
-        axis.plot(*np.transpose(points), marker="o", markersize=3, label=name)
+        axis.plot(*np.transpose(points), marker="o", markersize=3, label=name.removesuffix(", mask"))
     axis.set(xlabel="cost (part of full MBR)", ylabel="MSE of the completed matrix", xscale="log")
     axis.set_ylim(bottom=0)
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -91,7 +91,7 @@ def _point(
     found = recipe.decoder.decode(
         example.candidates,
         target=target,
-        guides=[guide] if name == "AC-PMBR" else [],
+        guides=[guide] if name != "PMBR" else [],
         seed=recipe.seed,
         full_matrix=example.truth,
     )

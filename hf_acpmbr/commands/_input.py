@@ -131,11 +131,16 @@ class Input(Generic[Item]):
     def batches(self, size: int, start: int) -> Iterator[list[Record[Item]]]:
         """Batches at fixed positions, from record `start` (a multiple of `size`, or the end) on."""
         batch: list[Record[Item]] = []
-        for record in self:
-            if record.position >= start:
-                batch.append(record)
-            if len(batch) == size:
+        try:
+            for record in self:
+                if record.position >= start:
+                    batch.append(record)
+                if len(batch) == size:
+                    yield batch
+                    batch = []
+        except ValueError:  # a bad line: those before it count
+            if batch:
                 yield batch
-                batch = []
+            raise
         if batch:
             yield batch

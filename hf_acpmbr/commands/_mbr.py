@@ -105,17 +105,28 @@ def build_mbr(args: argparse.Namespace, tokenizer: Any = None, **flags: Any) -> 
         if key in keywords:
             raise ValueError(f"{key} is given twice: by --set and by --{key.replace('_', '-')}")
         keywords[key] = value
+    target, distilled = _target(args, keywords), list(args.distilled)
+    if isinstance(args.recipe, Recipe) and not distilled:
+        distilled = [spec.to_dict() for spec in args.recipe.distilled]
+    trusted = [_trusted(utility, args) for utility in distilled]
     try:
         return ACPMBR(
             tokenizer,
-            target=_target(args, keywords),
-            distilled=args.distilled,
+            target=None if target is None else _trusted(target, args),
+            distilled=trusted,
             recipe=args.recipe,
             seed=args.seed,
             **keywords,
         )
     except TypeError as error:  # an option that the utility's class does not have
         raise ValueError(str(error)) from error
+
+
+def _trusted(utility: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """With leave to run programs if the command says so; neither options nor a recipe's file can give it."""
+    if "trust_remote_code" in utility:
+        raise ValueError(f"trust_remote_code of {utility['name']!r}: give --trust-remote-code instead")
+    return {**utility, "trust_remote_code": True} if args.trust_remote_code else utility
 
 
 def _target(args: argparse.Namespace, keywords: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -55,10 +55,11 @@ class Stream:
 
     done = 0
 
-    def __init__(self, file: BinaryIO, *, resume: bool) -> None:
+    def __init__(self, path: str, *, resume: bool) -> None:
         if resume:
             raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")
-        self._file = file
+        self._opened = None if path == "-" else open(path, "wb")  # noqa: SIM115  (`stop` closes it)
+        self._file: BinaryIO = self._opened or sys.stdout.buffer
 
     def check(self, about: Mapping[str, Any]) -> bool:
         return False
@@ -72,9 +73,11 @@ class Stream:
         self._file.flush()
 
     def finish(self, about: Mapping[str, Any]) -> None:
-        pass
+        self.stop()
 
     def stop(self) -> str:
+        if self._opened is not None:
+            self._opened.close()
         return ""
 
 
@@ -212,12 +215,10 @@ class ResumableOutput:
 
 def open_output(path: str, *, resume: bool, batch_size: int) -> Output:
     """Where `--output` says: "-" is standard output."""
-    if path == "-":
-        return Stream(sys.stdout.buffer, resume=resume)
     if Path(path).is_dir():
         raise ValueError(f"--output {path} is a folder: give a file in it")
-    if Path(path).exists() and not Path(path).is_file():
-        return Stream(open(path, "wb"), resume=resume)
+    if path == "-" or (Path(path).exists() and not Path(path).is_file()):
+        return Stream(path, resume=resume)
     return ResumableOutput(path, resume=resume, batch_size=batch_size)
 
 

@@ -1,46 +1,37 @@
-"""`acpmbr demo`: the embedded models at work, and what AC-PMBR saves."""
+"""`acpmbr demo`: beam search, full MBR and AC-PMBR on the same sentences, judged by references, and what each cost."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..candidates import Candidates, FloatArray
 from ..decoding import Decision
+from ..differences import pieces
 from ..mbr import ACPMBR
 from ..utilities import Utility, load_utility
+from ._demo_sentences import SENTENCES
 from ._resumable import hide_loading_bars
 
-SENTENCES: dict[str, tuple[str, ...]] = {
-    "de": (
-        "The children were playing in the garden when it began to rain.",
-        "I would like to buy two tickets to Berlin, please.",
-        "My sister forgot her new umbrella on the train.",
-        "Could you tell me how to get to the station?",
-        "We have been waiting for you for more than two hours.",
-        "He was so tired that he fell asleep in front of the television.",
-    ),
-    "en": (
-        "Morgen fahren wir mit dem ersten Zug nach Hamburg.",
-        "Mein Nachbar hat mir ein interessantes Buch geschenkt.",
-        "Warum hast du gestern nicht auf meinen Brief geantwortet?",
-        "Das Wetter war so schlecht, dass wir den ganzen Tag zu Hause blieben.",
-        "Meine Mutter kocht jeden Sonntag für die ganze Familie.",
-        "Ich weiß nicht, ob er die Wahrheit über seine Arbeit sagt.",
-    ),
-}
 OTHER_LANGUAGE = {"de": "en", "en": "de"}
-TARGET, DISTILLED = "embedded", "embedded-d1"
+MODEL, TARGET, DISTILLED = "embedded", "embedded", "embedded-d1"
+BEAM = "beam search"
+_SHOWN = (BEAM, "MBR", "AC-PMBR")
+_REAL = "acpmbr demo --model facebook/m2m100_418M --target bleurt-20 --distilled bleurt-20-d3"
+_YELLOW, _PLAIN = "\033[33m", "\033[0m"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the demo."""
     parser.add_argument("--source", help="your own sentence instead of the built-in ones")
+    parser.add_argument("--reference", help="a translation of --source to compare with")
+    parser.add_argument("--model", default=MODEL, help=f"hub id or folder that knows en and de (default {MODEL})")
     parser.add_argument("--to", choices=("de", "en"), default="de", help="language to translate --source into")
     parser.add_argument("--target", default=TARGET, help=f"utility that decides (default {TARGET})")
     parser.add_argument("--distilled", default=DISTILLED, help=f"cheaper utility that guides it (default {DISTILLED})")
@@ -52,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one method chose; `expected` is the true expected utility, `error` the completed matrix's squared error."""
+    """What one method chose.
+
+    Args:
+        expected: the true expected utility of the choice.
+        error: the completed matrix's squared error.
+        chrf, utility: of the choice against the reference, where there is one, on a 0–100 scale.
+    """
 
     method: str
     text: str
@@ -61,6 +58,8 @@ class Choice:
     seconds: float
     cost: float
     error: float | None
+    chrf: float | None = None
+    utility: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,7 @@ class Example:
     """One sentence: its candidates, all target scores, and the choices and decisions of the methods."""
 
     source: str
+    reference: str | None
     to: str
     candidates: Candidates
     truth: FloatArray
@@ -77,19 +77,21 @@ class Example:
 
 
 class Demo:
-    """The embedded translator with MAP, MBR, PMBR and AC-PMBR, the latter with a balanced mask and in rounds.
+    """A translator with beam search, MBR, PMBR and AC-PMBR, the latter also with a balanced mask.
 
     Args:
+        model: name for `load_model`.
         target, distilled: names of the two utilities.
         candidates: samples per sentence.
         recipe: "fast" or "thorough".
         seed: same seed, same samples and pairs.
     """
 
-    def __init__(self, target: str, distilled: str, candidates: int, recipe: str, seed: int) -> None:
+    def __init__(self, model: str, target: str, distilled: str, candidates: int, recipe: str, seed: int) -> None:
         from ..models import load_model
 
-        self.model, self.tokenizer, _ = load_model("embedded", device="cpu")
+        self.model, self.tokenizer, _ = load_model(model)
+        self.chrf: Utility = load_utility("chrf")
         self.target: Utility = load_utility(target)
         self.distilled: Utility = load_utility(distilled)
         common: dict[str, Any] = {"target": self.target, "num_candidates": candidates, "recipe": recipe, "seed": seed}
@@ -97,17 +99,17 @@ class Demo:
         self.methods = {
             "MBR": ACPMBR(self.tokenizer, decoder="mbr", **common),
             "PMBR": ACPMBR(self.tokenizer, **common),
+            "AC-PMBR": ACPMBR(self.tokenizer, **guided),
             # Equal shares for all rows complete the matrix best, rounds (the default) choose best.
-            "AC-PMBR": ACPMBR(self.tokenizer, observation="balanced", **guided),
-            "AC-PMBR, rounds": ACPMBR(self.tokenizer, **guided),
+            "AC-PMBR, mask": ACPMBR(self.tokenizer, observation="balanced", **guided),
         }
 
-    def translate(self, source: str, to: str) -> Example:
+    def translate(self, source: str, to: str, reference: str | None = None) -> Example:
         """All methods on one sentence, over the same samples."""
         from ..models import set_languages
 
         limits = set_languages(self.tokenizer, OTHER_LANGUAGE[to], to)
-        inputs = self.tokenizer(source, return_tensors="pt")
+        inputs = self.tokenizer(source, return_tensors="pt").to(self.model.device)
         limits["max_new_tokens"] = 2 * inputs["input_ids"].shape[1] + 10
         start = time.perf_counter()
         found = self.model.generate(**inputs, num_beams=5, do_sample=False, **limits)
@@ -125,9 +127,22 @@ class Demo:
         decisions = {"MBR": exact} | {
             name: decide(method, pool, source, truth) for name, method in self.methods.items() if name != "MBR"
         }
-        choices = [Choice("MAP (beam 5)", beam, worth, {}, beam_seconds, 0.0, None)]
+        choices = [Choice(BEAM, beam, worth, {}, beam_seconds, 0.0, None)]
         choices += [self._choice(name, decision, exact) for name, decision in decisions.items()]
-        return Example(source, to, pool, truth, tuple(choices), decisions, float(output.seconds["sampling"]))
+        if reference is not None:
+            choices = self._judged(choices, reference, source)
+        drawing = float(output.seconds["sampling"])
+        return Example(source, reference, to, pool, truth, tuple(choices), decisions, drawing)
+
+    def _judged(self, choices: Sequence[Choice], reference: str, source: str) -> list[Choice]:
+        """The choices with their scores against the reference."""
+        texts, references = [choice.text for choice in choices], [reference] * len(choices)
+        chrf = self.chrf.score(texts, references) * (100 / self.chrf.scale)
+        utility = self.target.score(texts, references, [source] * len(texts)) * (100 / self.target.scale)
+        return [
+            replace(choice, chrf=float(one), utility=float(other))
+            for choice, one, other in zip(choices, chrf, utility, strict=True)
+        ]
 
     def _choice(self, name: str, decision: Decision, exact: Decision) -> Choice:
         return Choice(
@@ -153,60 +168,73 @@ def decide(method: ACPMBR, pool: Candidates, source: str, truth: FloatArray) -> 
     )
 
 
-def describe(example: Example, target: Utility) -> str:
-    """The table of one sentence."""
-    n = len(example.candidates)
-    lines = [
-        f"{OTHER_LANGUAGE[example.to]}→{example.to}  {example.source}",
-        f"       {n} different of {example.candidates.total} samples, drawn in {example.sampling_seconds:.2f} s",
-    ]
+def marked(text: str, other: str, colour: bool) -> str:
+    """The text with what differs from the other one in yellow, or in brackets where there are no colours."""
+    before, after = (_YELLOW, _PLAIN) if colour else ("[", "]")
+    return "".join(f"{before}{piece.text}{after}" if piece.differs else piece.text for piece in pieces(text, other))
+
+
+def describe(example: Example, target: Utility, colour: bool = False) -> str:
+    """One sentence: what beam search, full MBR and AC-PMBR chose, what differs, how good it is, what it cost."""
+    n, drawn = len(example.candidates), example.candidates.total
+    lines = [f"{OTHER_LANGUAGE[example.to]}→{example.to}  {example.source}"]
+    if example.reference is not None:
+        lines.append(f"  {'reference':<13}{example.reference}")
+    beam = example.choices[0].text
     full = next(choice.cost for choice in example.choices if choice.method == "MBR")
-    width = max(len(choice.text) for choice in example.choices)
-    for choice in example.choices:
-        calls = " + ".join(f"{count:,} {name}" for name, count in choice.calls.items()) or "no"
-        line = f"  {choice.method:<16}{choice.text:<{width}}  {_percent(choice.expected, target)}"
-        line += f"  {choice.seconds:6.2f} s  {calls} calls"
-        if choice.error is not None:
-            line += f", {1 - choice.cost / full:.0%} saved, MSE {choice.error:.1f}"
-        lines.append(line)
+    for choice in (choice for choice in example.choices if choice.method in _SHOWN):
+        lines.append(f"  {choice.method:<13}{marked(choice.text, beam, colour)}")
+        said = [] if choice.chrf is None else [f"chrF {choice.chrf:.0f}, {target.name} {choice.utility:.0f}"]
+        if choice.calls:
+            calls = " + ".join(f"{count:,} {name}" for name, count in choice.calls.items())
+            said.append(f"{calls} calls, {choice.cost / full:.0%} of the cost")
+            if choice.method == "MBR":
+                said[-1] += f" ({n} different of {drawn} samples)"
+        if said:
+            lines.append(f"  {'':<13}{'; '.join(said)}")
     return "\n".join(lines)
 
 
 def summarise(examples: Sequence[Example], target: Utility) -> str:
-    """Averages over all sentences."""
+    """All methods over all sentences: quality against the references, calls and cost, and how often beam was better."""
     lines = [
-        f"Over {len(examples)} sentences (expected {target.name} of the choice on a 0–100 scale, as all pairs tell it):"
+        f"Over {len(examples)} sentences; chrF and {target.name} against the references, expected {target.name} by all",
+        "pairs, all on a 0–100 scale; wins and losses by chrF against beam search:",
+        f"  {'':<15}{'chrF':>6}{target.name[:10]:>10}{'expected':>10}{'calls':>9}{'cost':>7}{'time':>9}  wins/losses",
     ]
     for k, method in enumerate(choice.method for choice in examples[0].choices):
         row = [example.choices[k] for example in examples]
-        full = [next(c for c in example.choices if c.method == "MBR") for example in examples]
-        line = f"  {method:<16}{_percent(float(np.mean([c.expected for c in row])), target)}"
-        line += f"  {sum(c.seconds for c in row):6.2f} s  {sum(sum(c.calls.values()) for c in row):7,} calls"
-        errors = [c.error for c in row if c.error is not None]
-        if errors:
-            saved = 1 - sum(c.cost for c in row) / sum(c.cost for c in full)
-            same = sum(c.text == other.text for c, other in zip(row, full, strict=True))
-            line += f", {saved:.0%} of the cost saved, MSE {np.mean(errors):.1f}, MBR's choice {same} times"
+        beams = [example.choices[0] for example in examples]
+        full = sum(next(c.cost for c in example.choices if c.method == "MBR") for example in examples)
+        judged = [(one.chrf or 0.0) - (other.chrf or 0.0) for one, other in zip(row, beams, strict=True)]
+        line = f"  {method:<15}{_mean(choice.chrf for choice in row):>6}{_mean(choice.utility for choice in row):>10}"
+        line += f"{_mean(100 * choice.expected / target.scale for choice in row):>10}"
+        line += f"{sum(sum(choice.calls.values()) for choice in row):>9,}"
+        line += f"{sum(choice.cost for choice in row) / full:>7.1%}{sum(choice.seconds for choice in row):>7.1f} s"
+        if method != BEAM:
+            line += f"  {sum(gain > 0 for gain in judged)}/{sum(gain < 0 for gain in judged)}"
         lines.append(line)
     return "\n".join(lines)
 
 
-def _percent(value: float, target: Utility) -> str:
-    return f"{100 * value / target.scale:5.1f}"
+def _mean(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.1f}" if known else "–"
 
 
 def run(args: argparse.Namespace) -> int:
     """Translate, print the tables, draw the picture."""
     hide_loading_bars(quiet=True)
     start = time.perf_counter()
-    demo = Demo(args.target, args.distilled, args.candidates, args.recipe, args.seed)
-    built_in = [(text, to) for to, texts in SENTENCES.items() for text in texts]
+    if args.reference is not None and args.source is None:
+        raise ValueError("--reference belongs to a --source of your own: give both")
+    demo = Demo(args.model, args.target, args.distilled, args.candidates, args.recipe, args.seed)
+    built_in = [(source, to, reference) for to, pairs in SENTENCES.items() for source, reference in pairs]
     examples = []
-    for text, to in [(args.source, args.to)] if args.source else built_in:
-        examples.append(demo.translate(text, to))
-        print(describe(examples[-1], demo.target), end="\n\n", flush=True)
-    if len(examples) > 1:
-        print(summarise(examples, demo.target))
+    for source, to, reference in [(args.source, args.to, args.reference)] if args.source else built_in:
+        examples.append(demo.translate(source, to, reference))
+        print(describe(examples[-1], demo.target, sys.stdout.isatty()), end="\n\n", flush=True)
+    print(summarise(examples, demo.target))
     if args.picture:
         try:
             from ._demo_picture import draw
@@ -215,5 +243,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             draw(examples, demo, args.picture)
             print(f"picture: {args.picture}")
-    print(f"{time.perf_counter() - start:.0f} s in all")
+    print(f"{time.perf_counter() - start:.0f} s in all, on {demo.model.device}")
+    if args.model == MODEL:
+        print(f"The embedded models are small. On real ones:\n  {_REAL}")
     return 0

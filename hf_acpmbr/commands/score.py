@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hypotheses", required=True, metavar="FILE", help="one text per line; - is standard input")
     parser.add_argument("--references", metavar="FILE", help="one text per line (not for reference-free utilities)")
     parser.add_argument("--sources", metavar="FILE", help="one text per line, for utilities that look at the source")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run the script of an evaluate module (--utility path.py)"
+    )
     parser.add_argument("--output", default="-", metavar="FILE", help="default: standard output")
 
 
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from ..utilities import load_utility
 
     try:
-        utility = load_utility(args.utility, **args.option)
+        utility = load_utility(args.utility, trust_remote_code=args.trust_remote_code, **args.option)
     except TypeError as error:  # an option that the utility's class does not have
         raise ValueError(str(error)) from error
     paths = {name: getattr(args, name) for name in ("hypotheses", "references", "sources")}

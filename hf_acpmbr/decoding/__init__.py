@@ -21,6 +21,7 @@ from .oracle import Oracle
 from .problem import Problem
 from .pruning import PruningMBR
 from .qe import QEFilterMBR, QERerank
+from .rounds import RoundsMBR
 
 __all__ = [
     "DECODERS",
@@ -45,5 +46,6 @@ __all__ = [
     "QEFilterMBR",
     "QERerank",
     "Ranked",
+    "RoundsMBR",
     "Texts",
 ]

@@ -94,7 +94,7 @@ class Decoder(Stage, ABC):
             raise ValueError(f"{self.name} uses no target utility: leave target out")
         most = self.most_guides()
         if most is not None and guides > most:
-            takers = "acpmbr, distilled-mbr, coarse-to-fine, qe-filter, ensemble"
+            takers = "rounds, acpmbr, distilled-mbr, coarse-to-fine, qe-filter, ensemble"
             what = f"uses {most} of the {guides}" if most else "uses no"
             raise ValueError(
                 f"{self.name} {what} distilled utilities (guides): leave them out, or choose a decoder that takes them "
@@ -131,7 +131,7 @@ class Decoder(Stage, ABC):
             calls=problem.calls(),
             seconds=dict(problem.seconds),
             paper_cost=sum(s.utility.parameters / rate for s, rate in rates) if rates else None,
-            completion_error=None if utility is None else completion_error(problem, matrix, utility.scale),
+            completion_error=completion_error(problem, matrix) if deciding is problem.prepared_target else None,
             matrix=matrix,
             **fields,
         )
@@ -147,11 +147,11 @@ class Decoder(Stage, ABC):
         return str(Signature({**parts, "seed": problem.seed}))
 
 
-def completion_error(problem: Problem, matrix: FloatArray | None, scale: float) -> float | None:
-    """Mean squared error on a 0–100 scale, every entry counted as often as it was drawn."""
+def completion_error(problem: Problem, matrix: FloatArray | None) -> float | None:
+    """Mean squared error of the target's matrix on a 0–100 scale, every entry counted as often as it was drawn."""
     if matrix is None or problem.full_matrix is None:
         return None
-    squared = np.square((matrix - problem.full_matrix) * (100.0 / scale))
+    squared = np.square((matrix - problem.full_matrix) * (100.0 / problem.target.utility.scale))
     return float(problem.candidates.weights @ squared @ problem.references.weights)
 
 

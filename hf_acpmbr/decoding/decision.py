@@ -68,6 +68,8 @@ class Decision:
         rounds: how many candidates took part in each round, for decoders that go in rounds.
         shortlist: the candidates that the target judged, where a guide chose them.
         guide_gains: (n,) what that guide says of every candidate, more is better.
+        expected_regret: what the choice is expected to lose against full MBR's, in the target's units; 0 if exact, None
+            where the decoder does not know.
     """
 
     candidates: Candidates
@@ -89,6 +91,7 @@ class Decision:
     rounds: tuple[int, ...] = field(default=(), repr=False)
     shortlist: IntArray | None = field(default=None, repr=False)
     guide_gains: FloatArray | None = field(default=None, repr=False)
+    expected_regret: float | None = None
 
     @cached_property
     def ranking(self) -> IntArray:

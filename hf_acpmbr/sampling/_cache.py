@@ -87,8 +87,10 @@ class PrefixCache:
 
 def _cross_rows(cross: Cache, sources: IntArray) -> Cache:
     view = DynamicCache()
-    for layer in cross.layers:
-        twin: Any = copy.copy(layer)
-        twin.keys, twin.values = rows_of(twin.keys, sources), rows_of(twin.values, sources)
+    layers: list[Any] = cross.layers
+    states = rows_of([(layer.keys, layer.values) for layer in layers], sources)
+    for layer, (keys, values) in zip(layers, states, strict=True):
+        twin = copy.copy(layer)
+        twin.keys, twin.values = keys, values
         view.layers.append(twin)
     return view

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,40 +34,21 @@ class Children:
     child_of: IntArray
 
 
-class Drawn(NamedTuple):
-    """(c,) next token of every sample, its log-probability under the model and under the sampling distribution."""
-
-    tokens: IntArray
-    logprobs: FloatArray
-    sampling_logprobs: FloatArray
-
-
 def draw(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
-    """Next token of every sample.
+    """Next token of every sample, by the way that reads least: the survivors where they are few, all tokens otherwise.
 
     Args:
         step: (U, V) scores to draw from.
         row_of: (c,) ascending prefix row of each sample.
         uniforms: (c,) in [0, 1).
     """
-    drawn = _drawn(step, row_of, uniforms)
-    vocabulary = step.scores.shape[1]
-    pairs, first, child_of = np.unique(row_of * vocabulary + drawn.tokens, return_index=True, return_inverse=True)
-    parents, tokens = np.divmod(pairs, vocabulary)
-    return Children(
-        parents, tokens, drawn.logprobs[first], drawn.sampling_logprobs[first], child_of.reshape(-1).astype(np.int64)
-    )
-
-
-def _drawn(step: Step, row_of: IntArray, uniforms: FloatArray) -> Drawn:
-    """By the way that reads least: the survivors where they are few, the whole vocabulary otherwise."""
     device = step.scores.device.type
     if reads_are_free(device):
         return _by_groups(step, row_of, uniforms) if step.cuts else _from_all(step, row_of, uniforms)
-    if step.log_epsilon is not None and (found := among_top(step)) is not None:
+    if step.epsilon is not None and (found := among_top(step)) is not None:
         return _from_survivors(found, row_of, uniforms)
-    if step.log_epsilon is not None or device == "mps":  # mps has no float64
-        return _drawn(step.to("cpu"), row_of, uniforms)
+    if step.epsilon is not None or device == "mps":  # mps has no float64
+        return draw(step.to("cpu"), row_of, uniforms)
     return _from_all(step, row_of, uniforms)
 
 
@@ -77,20 +57,35 @@ def reads_are_free(device: str) -> bool:
     return device == "cpu"
 
 
-def _by_groups(step: Step, row_of: IntArray, uniforms: FloatArray) -> Drawn:
+def _by_groups(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
     """On the CPU, where it costs nothing to look how many tokens survive."""
     parts = []
     for start, end, here in _groups(step, row_of):
         part, rows, u = step.rows(start, end), row_of[here] - start, uniforms[here]
         found = on_host(part)
-        few = part.log_epsilon is not None or len(found.rows) < part.scores.numel() // 4
-        parts.append(_from_survivors(found, rows, u) if few else _from_all(part, rows, u))
-    return Drawn(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        few = part.epsilon is not None or len(found.rows) < part.scores.numel() // 4
+        parts.append((start, _from_survivors(found, rows, u) if few else _from_all(part, rows, u)))
+    return parts[0][1] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: list[tuple[int, Children]]) -> Children:
+    """Children of consecutive groups of rows, each with its first row."""
+    sizes = np.cumsum([0, *(len(children.tokens) for _, children in parts)])
+    return Children(
+        np.concatenate([children.parents + start for start, children in parts]),
+        np.concatenate([children.tokens for _, children in parts]),
+        np.concatenate([children.logprobs for _, children in parts]),
+        np.concatenate([children.sampling_logprobs for _, children in parts]),
+        np.concatenate([children.child_of + size for (_, children), size in zip(parts, sizes, strict=False)]),
+    )
 
 
 def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
     """(first row, end, their samples) of groups that hold at most _MAX_ENTRIES, or a single row."""
     size = len(step.scores)
+    if step.scores.numel() <= _MAX_ENTRIES:
+        yield 0, size, slice(None)
+        return
     edges = np.linspace(0, size, min(-(-step.scores.numel() // _MAX_ENTRIES), size) + 1).astype(int)
     samples = np.searchsorted(row_of, edges).tolist()
     for (start, end), (low, high) in zip(itertools.pairwise(edges.tolist()), itertools.pairwise(samples), strict=True):
@@ -100,7 +95,7 @@ def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
 # In both, all rows share one ascending array, row + cumulative probability, so that one search serves every sample.
 
 
-def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) -> Drawn:
+def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) -> Children:
     """Where most tokens are cut: on the survivors alone, on the host."""
     rows = found.rows
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
@@ -112,10 +107,15 @@ def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) ->
     position = rows + (running - before[rows]) / totals[rows]
     hits = np.searchsorted(position, row_of + uniforms, side="right")
     hits = np.clip(hits, starts[row_of], ends[row_of] - 1)
-    return Drawn(found.tokens[hits], found.logprobs[hits], values[hits] - np.log(totals)[row_of])
+    chosen = np.zeros(len(rows), dtype=np.bool_)
+    chosen[hits] = True
+    parents = rows[chosen]
+    child_of = (np.cumsum(chosen) - 1)[hits]
+    log_q = values[chosen] - np.log(totals)[parents]
+    return Children(parents, found.tokens[chosen], found.logprobs[chosen], log_q, child_of)
 
 
-def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Drawn:
+def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
     """Where most tokens survive: on the whole vocabulary, on the device, without gathering; one read at the end."""
     device, count = step.scores.device, len(row_of)
     rows, u = (torch.as_tensor(part, device=device) for part in (row_of, uniforms))
@@ -124,7 +124,11 @@ def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Drawn:
     drawn, tops = (torch.cat(column, dim=-1) for column in zip(*parts, strict=True))
     read = torch.cat([drawn, tops.expand(3, -1)], dim=1).cpu().numpy()
     check_tops(read[0, count:])
-    return Drawn(read[0, :count].astype(np.int64), read[1, :count], read[2, :count])
+    vocabulary = step.scores.shape[1]
+    pairs = row_of * vocabulary + read[0, :count].astype(np.int64)
+    distinct, first, child_of = np.unique(pairs, return_index=True, return_inverse=True)
+    parents, tokens = np.divmod(distinct, vocabulary)
+    return Children(parents, tokens, read[1, first], read[2, first], child_of.reshape(-1).astype(np.int64))
 
 
 def _of_group(step: Step, row_of: torch.Tensor, uniforms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

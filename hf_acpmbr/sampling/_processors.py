@@ -25,23 +25,27 @@ def row_keyed(processors: LogitsProcessorList) -> list[str]:
     return [type(item).__name__ for item in processors if isinstance(item, (*_REBIND, *_STATEFUL))]
 
 
-def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProcessorList]:
-    """(tokens that are banned at every step before anything else, the processors that are left to run).
-
-    transformers' processors for these bans make a copy of all logits or more. A normalisation at the end is left out
-    too: whatever follows depends on differences of scores alone.
-    """
+def without_normalisation(processors: LogitsProcessorList) -> LogitsProcessorList:
+    """Without a log-softmax at the end, for what follows and depends on differences of scores alone."""
     items = list(processors)
     while items and type(items[-1]) is lp.LogitNormalization:
         items.pop()
+    return LogitsProcessorList(items)
+
+
+def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProcessorList]:
+    """(tokens that are banned at every step before anything else, the processors that are left to run).
+
+    transformers' processors for these bans make a copy of all logits or more, where some columns would do.
+    """
     banned: set[int] = set()
-    first = 0
-    while first < len(items) and (tokens := _always_banned(items[first])) is not None:
+    left = list(processors)
+    while left and (tokens := _always_banned(left[0])) is not None:
         banned |= tokens
-        first += 1
-    if any(_may_allow(item, banned) for item in items[first:]):
-        return [], LogitsProcessorList(items)
-    return sorted(banned), LogitsProcessorList(items[first:])
+        left.pop(0)
+    if any(_may_allow(item, banned) for item in left):
+        return [], processors
+    return sorted(banned), LogitsProcessorList(left)
 
 
 def writes_into_scores(item: object) -> bool:

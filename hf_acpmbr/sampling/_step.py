@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import LogitsProcessorList
 
-from ._processors import split_bans, writes_into_scores
+from ._processors import split_bans, without_normalisation, writes_into_scores
 from .truncation import Truncation
 
 
@@ -21,14 +21,14 @@ class Step:
         logits: (U, V) of the model, except that the constant bans stand in them as -inf.
         scores: (U, V) to draw from; the very same tensor where nothing changed the logits.
         removed: (U,) logsumexp of the logits that the bans replaced; None without bans.
-        log_epsilon: tokens below this log-probability are still to be cut; None where nothing is.
+        epsilon: tokens below this probability are still to be cut; None where nothing is.
         cuts: whether most tokens are likely to be cut, by ε or in the scores.
     """
 
     logits: torch.Tensor
     scores: torch.Tensor
     removed: torch.Tensor | None = None
-    log_epsilon: float | None = None
+    epsilon: float | None = None
     cuts: bool = True
 
     @property
@@ -42,34 +42,31 @@ class Step:
 
     def rows(self, start: int, end: int) -> Step:
         """A part of the rows."""
-        logits = self.logits[start:end]
-        return replace(
-            self,
-            logits=logits,
-            scores=logits if self.unchanged else self.scores[start:end],
-            removed=None if self.removed is None else self.removed[start:end],
-        )
+        return self._each(lambda tensor: tensor[start:end])
 
     def to(self, device: str) -> Step:
         """The same on another device."""
-        logits = self.logits.to(device)
-        return replace(
-            self,
-            logits=logits,
-            scores=logits if self.unchanged else self.scores.to(device),
-            removed=None if self.removed is None else self.removed.to(device),
-        )
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Step:
+        logits = change(self.logits)
+        scores = logits if self.unchanged else change(self.scores)
+        removed = None if self.removed is None else change(self.removed)
+        return Step(logits, scores, removed, self.epsilon, self.cuts)
 
 
 class Scoring:
     """From the logits of prefixes to the Step that is drawn from: a request's processors, then the truncation."""
 
     def __init__(self, processors: LogitsProcessorList, truncation: Truncation, device: torch.device) -> None:
-        self._processors: Any
-        self._warpers: Any
-        banned, self._processors = split_bans(processors)
-        self._copy = any(map(writes_into_scores, self._processors))
-        self._warpers, self._epsilon = truncation.up_to_epsilon(str(device))
+        warpers, self._epsilon = truncation.up_to_epsilon(str(device))
+        if self._epsilon and not warpers:
+            processors = without_normalisation(processors)
+        banned, constraints = split_bans(processors)
+        self._copy = any(map(writes_into_scores, constraints))
+        self._cuts = bool(self._epsilon) or bool(warpers)
+        # One by one: a LogitsProcessorList looks up each signature at every call, which a small model notices.
+        self._all: list[Any] = [*constraints, *warpers]
         self._banned = torch.tensor(banned, device=device) if banned else None
 
     def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> Step:
@@ -78,11 +75,7 @@ class Scoring:
         if self._banned is not None:
             removed = logits[:, self._banned].logsumexp(dim=-1)
             logits[:, self._banned] = -torch.inf
-        scores = self._processors(ids, logits.clone() if self._copy else logits)
-        return Step(
-            logits=logits,
-            scores=self._warpers(ids, scores),
-            removed=removed,
-            log_epsilon=math.log(self._epsilon) if self._epsilon else None,
-            cuts=bool(self._epsilon) or bool(self._warpers),
-        )
+        scores = logits.clone() if self._copy else logits
+        for process in self._all:
+            scores = process(ids, scores)
+        return Step(logits, scores, removed, self._epsilon, self._cuts)

@@ -34,34 +34,32 @@ def on_host(step: Step) -> Survivors:
     block = max(1, _CACHED // vocabulary)
     starts = range(0, size, block)
     parts = [_of_block(step.rows(start, start + block)) for start in starts]
-    places = np.concatenate([found + start * vocabulary for (found, *_), start in zip(parts, starts, strict=True)])
-    scores, logits, logprobs = (np.concatenate([part[k] for part in parts]).astype(np.float64) for k in (1, 2, 3))
+    places = np.concatenate([found + start * vocabulary for (found, _), start in zip(parts, starts, strict=True)])
+    logprobs = np.concatenate([part for _, part in parts])
     rows, tokens = np.divmod(places, vocabulary)
     if step.removed is not None:  # so far without the banned tokens' share of the model's probability
         one = np.flatnonzero(np.diff(rows, prepend=-1))
-        normaliser = (logits - logprobs)[one]
+        normaliser = _at(step.logits, places[one]) - logprobs[one]
         logprobs -= np.logaddexp(0.0, step.removed.double().numpy() - normaliser)[rows]
-    return Survivors(rows, tokens, scores, logprobs)
+    return Survivors(rows, tokens, _at(step.scores, places), logprobs)
 
 
-def _of_block(step: Step) -> tuple[IntArray, npt.NDArray[np.float32], npt.NDArray[np.float32], FloatArray]:
-    """Places in the flat block, scores, logits and log-probabilities there."""
+def _of_block(step: Step) -> tuple[IntArray, FloatArray]:
+    """Places in the flat block, and log-probabilities there."""
     scores = step.scores
-    if step.log_epsilon is None:
+    if step.epsilon is None:
         check_tops(scores.amax(dim=-1).numpy())
-        places = np.flatnonzero((scores > -torch.inf).numpy())
-        shares = None
-    else:
-        shares = scores.softmax(dim=-1)
-        keep = (shares >= math.exp(step.log_epsilon)).numpy()
-        places = np.flatnonzero(keep)
-        lost = np.bincount(places // scores.shape[1], minlength=len(scores)) == 0
-        if lost.any():
-            places = _with_best(keep, lost, scores.numpy())
-    values = _at(scores, places)
-    if step.unchanged and shares is not None:
-        return places, values, values, np.log(_at(shares, places).astype(np.float64))
-    return places, values, _at(step.logits, places), _at(step.logits.log_softmax(dim=-1), places).astype(np.float64)
+        places = np.flatnonzero(scores.numpy() > -np.inf)
+        return places, _at(step.logits.log_softmax(dim=-1), places)
+    shares = scores.softmax(dim=-1)
+    keep = shares.numpy() >= np.float32(step.epsilon)  # numpy compares several times faster than torch
+    places = np.flatnonzero(keep)
+    lost = np.bincount(places // scores.shape[1], minlength=len(scores)) == 0
+    if lost.any():
+        places = _with_best(keep, lost, scores.numpy())
+    if step.unchanged:
+        return places, np.log(_at(shares, places))
+    return places, _at(step.logits.log_softmax(dim=-1), places)
 
 
 def _with_best(keep: npt.NDArray[np.bool_], lost: npt.NDArray[np.bool_], scores: npt.NDArray[np.float32]) -> IntArray:
@@ -72,8 +70,8 @@ def _with_best(keep: npt.NDArray[np.bool_], lost: npt.NDArray[np.bool_], scores:
     return np.flatnonzero(keep)
 
 
-def _at(values: torch.Tensor, places: IntArray) -> npt.NDArray[np.float32]:
-    return np.asarray(values.numpy().reshape(-1)[places])
+def _at(values: torch.Tensor, places: IntArray) -> FloatArray:
+    return values.numpy().reshape(-1)[places].astype(np.float64)
 
 
 def among_top(step: Step) -> Survivors | None:
@@ -81,9 +79,9 @@ def among_top(step: Step) -> Survivors | None:
 
     None where more tokens than that are equally probable and none reaches it: all of them may be drawn.
     """
-    assert step.log_epsilon is not None
+    assert step.epsilon is not None
     vocabulary = step.scores.shape[1]
-    width = min(vocabulary, math.floor(math.exp(-step.log_epsilon)) + 1)
+    width = min(vocabulary, math.floor(1 / step.epsilon) + 1)
     values, tokens = step.scores.topk(width, dim=-1)
     normaliser = step.scores.logsumexp(dim=-1)
     logits, own = values, normaliser
@@ -94,7 +92,7 @@ def among_top(step: Step) -> Survivors | None:
     read = torch.cat([values, logits, tokens.float(), normaliser[:, None], own[:, None]], dim=1).cpu().numpy()
     top, raw, ids = (read[:, k * width : (k + 1) * width] for k in range(3))
     check_tops(top[:, 0])
-    keep = top.astype(np.float64) >= read[:, -2:-1].astype(np.float64) + step.log_epsilon
+    keep = top.astype(np.float64) >= read[:, -2:-1].astype(np.float64) + math.log(step.epsilon)
     lost = ~keep[:, 0]
     keep[lost] = top[lost] == top[lost, :1]
     if width < vocabulary and keep[lost, -1].any():

@@ -107,16 +107,24 @@ def rows_of(value: Any, sources: IntArray) -> Any:
     """
     import torch
 
-    if isinstance(value, torch.Tensor):
-        if not value.dim():
-            return value
-        first = int(sources[0])
-        if (sources == first).all():
-            return value[first : first + 1].expand(len(sources), *value.shape[1:])
-        return value.index_select(0, torch.as_tensor(sources, device=value.device))
-    if isinstance(value, dict):
-        mapped = {name: rows_of(item, sources) for name, item in value.items()}
-        return mapped if type(value) is dict else type(value)(**mapped)
-    if isinstance(value, tuple | list):
-        return type(value)(rows_of(item, sources) for item in value)
-    return value
+    first = int(sources[0])
+    single = bool((sources == first).all())
+    index: dict[Any, torch.Tensor] = {}  # one upload per device
+
+    def pick(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            if not item.dim():
+                return item
+            if single:
+                return item[first : first + 1].expand(len(sources), *item.shape[1:])
+            if item.device not in index:
+                index[item.device] = torch.as_tensor(sources, device=item.device)
+            return item.index_select(0, index[item.device])
+        if isinstance(item, dict):
+            mapped = {name: pick(part) for name, part in item.items()}
+            return mapped if type(item) is dict else type(item)(**mapped)
+        if isinstance(item, tuple | list):
+            return type(item)(pick(part) for part in item)
+        return item
+
+    return pick(value)

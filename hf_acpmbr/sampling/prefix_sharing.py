@@ -15,10 +15,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..candidates import FloatArray, IntArray, TokenIds
+from ..candidates import FloatArray, IntArray
 from ._cache import PrefixCache
-from ._draw import Children, draw
+from ._draw import draw
 from ._forward import Forward
+from ._prefixes import Finished, Prefixes
 from ._step import Scoring
 from .base import DrawingSampler, Request, Samples, eos_ids
 from .randomness import UniformStream
@@ -29,61 +30,16 @@ SOLO_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class _Prefixes:
-    """U distinct prefixes of equal length with the c samples that run through them.
-
-    sources: (U,); ids: (U, P + t) prompt and tokens; logprobs, sampling_logprobs: (U,) so far;
-    samples, row_of: (c,) number of each sample within its source, and its row (ascending).
-    """
-
-    sources: IntArray
-    ids: torch.Tensor
-    logprobs: FloatArray
-    sampling_logprobs: FloatArray
-    samples: IntArray
-    row_of: IntArray
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def rows(self, keep: IntArray) -> _Prefixes:
-        """The prefixes `keep` (ascending row numbers) alone."""
-        number = np.full(len(self), -1, dtype=np.int64)
-        number[keep] = np.arange(len(keep))
-        here = number[self.row_of] >= 0
-        return _Prefixes(
-            self.sources[keep],
-            self.ids[torch.as_tensor(keep, device=self.ids.device)],
-            self.logprobs[keep],
-            self.sampling_logprobs[keep],
-            self.samples[here],
-            number[self.row_of[here]],
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class _Waiting:
     """Prefixes to run next, whose row k continues row parents[k] of `cache`; `last` if nobody else needs that cache."""
 
-    prefixes: _Prefixes
+    prefixes: Prefixes
     parents: IntArray
     cache: PrefixCache
     last: bool
 
     def open(self) -> PrefixCache:
         return self.cache.select(self.parents) if self.last else self.cache.fork(self.parents)
-
-
-@dataclass(frozen=True, eq=False)
-class _Finished:
-    """One distinct sequence of a source."""
-
-    token_ids: TokenIds
-    first_sample: int
-    count: int
-    logprob: float
-    sampling_logprob: float
-    by_eos: bool
 
 
 @dataclass(frozen=True)
@@ -118,15 +74,15 @@ class _Run:
         self.forward = Forward(request)
         self.scoring = Scoring(request.logits_processor, sampler.truncation, request.input_ids.device)
         self.uniforms = [UniformStream(seed, key, n) for key in request.keys]
-        self.eos = np.fromiter(eos_ids(request.generation_config), dtype=np.int64)
-        self.finished: list[list[_Finished]] = [[] for _ in request.keys]
+        self.finished = [Finished() for _ in request.keys]
         self.model_rows = np.zeros(len(request.keys), dtype=np.int64)
 
     def start(self) -> list[_Waiting]:
         size = len(self.request.keys)
-        prompts = _Prefixes(
+        prompts = Prefixes(
             sources=np.arange(size),
             ids=self.request.input_ids,
+            tokens=np.empty((size, 0), dtype=np.int64),
             logprobs=np.zeros(size),
             sampling_logprobs=np.zeros(size),
             samples=np.tile(np.arange(self.n), size),
@@ -139,14 +95,15 @@ class _Run:
         return self._split(prefixes, self.forward.next(prefixes.ids, prefixes.sources, cache), cache)
 
     def results(self) -> list[Samples]:
-        return [_collect(found, int(rows)) for found, rows in zip(self.finished, self.model_rows, strict=True)]
+        eos = eos_ids(self.request.generation_config)
+        return [found.samples(eos, int(rows)) for found, rows in zip(self.finished, self.model_rows, strict=True)]
 
-    def _split(self, prefixes: _Prefixes, logits: torch.Tensor, cache: PrefixCache) -> list[_Waiting]:
+    def _split(self, prefixes: Prefixes, logits: torch.Tensor, cache: PrefixCache) -> list[_Waiting]:
         """Draw the next token of every sample; put finished prefixes away and divide the others into passes."""
         self.model_rows += np.bincount(prefixes.sources, minlength=len(self.model_rows))
         step = self.scoring(prefixes.ids, logits.to(prefixes.ids.device))
         children = draw(step, prefixes.row_of, self._uniforms_for(prefixes))
-        grown = _grow(prefixes, children)
+        grown = prefixes.grown(children)
         done = self.request.stopping_criteria(grown.ids, None).cpu().numpy()
         self._put_away(grown.rows(np.flatnonzero(done)))
         parts = self._passes(grown, np.flatnonzero(~done), cache.shares_sources)
@@ -154,64 +111,26 @@ class _Run:
         pending.sort(key=lambda item: len(item[0].samples), reverse=True)  # a stack: the smallest is taken first
         return [_Waiting(rows, parents, cache, last=k == 0) for k, (rows, parents) in enumerate(pending)]
 
-    def _uniforms_for(self, prefixes: _Prefixes) -> FloatArray:
-        step = prefixes.ids.shape[1] - self.request.input_ids.shape[1]
+    def _uniforms_for(self, prefixes: Prefixes) -> FloatArray:
+        step = prefixes.tokens.shape[1]
+        if len(self.uniforms) == 1:
+            return self.uniforms[0].step(step)[prefixes.samples]
         present, position = np.unique(prefixes.sources, return_inverse=True)
         table = np.stack([self.uniforms[source].step(step) for source in present])
         return np.asarray(table[position[prefixes.row_of], prefixes.samples])
 
-    def _put_away(self, done: _Prefixes) -> None:
-        if not len(done):
-            return
-        starts = np.searchsorted(done.row_of, np.arange(len(done) + 1))
-        tokens = done.ids[:, self.request.input_ids.shape[1] :].cpu().numpy()
-        by_eos = np.isin(tokens[:, -1], self.eos)
-        for row, source in enumerate(done.sources.tolist()):
-            self.finished[source].append(
-                _Finished(
-                    token_ids=tuple(tokens[row].tolist()),
-                    first_sample=int(done.samples[starts[row]]),
-                    count=int(starts[row + 1] - starts[row]),
-                    logprob=float(done.logprobs[row]),
-                    sampling_logprob=float(done.sampling_logprobs[row]),
-                    by_eos=bool(by_eos[row]),
-                )
-            )
+    def _put_away(self, done: Prefixes) -> None:
+        for source in np.unique(done.sources).tolist():
+            self.finished[source].add(done.rows(np.flatnonzero(done.sources == source)))
 
-    def _passes(self, grown: _Prefixes, live: IntArray, by_source: bool) -> Iterator[IntArray]:
+    def _passes(self, grown: Prefixes, live: IntArray, by_source: bool) -> Iterator[IntArray]:
         """Divide the live rows into forward passes of at most max_rows, sources with many prefixes on their own."""
-        counts = np.bincount(grown.sources[live])
-        solo: IntArray | list[int] = (
-            np.flatnonzero(counts >= SOLO_ROWS) if by_source and np.count_nonzero(counts) > 1 else []
-        )
-        groups = [live[grown.sources[live] == source] for source in solo]
-        groups.append(live[~np.isin(grown.sources[live], solo)])
+        groups = [live]
+        if by_source and len(self.finished) > 1:
+            sources = grown.sources[live]
+            counts = np.bincount(sources)
+            solo = np.flatnonzero(counts >= (SOLO_ROWS if np.count_nonzero(counts) > 1 else np.inf))
+            groups = [*(live[sources == source] for source in solo), live[~np.isin(sources, solo)]]
         for group in groups:
             if len(group):
                 yield from np.array_split(group, -(-len(group) // self.max_rows))
-
-
-def _grow(prefixes: _Prefixes, children: Children) -> _Prefixes:
-    parents = torch.as_tensor(children.parents, device=prefixes.ids.device)
-    tokens = torch.as_tensor(children.tokens, device=prefixes.ids.device, dtype=prefixes.ids.dtype)
-    order = np.argsort(children.child_of, kind="stable")
-    return _Prefixes(
-        sources=prefixes.sources[children.parents],
-        ids=torch.cat([prefixes.ids[parents], tokens[:, None]], dim=1),
-        logprobs=prefixes.logprobs[children.parents] + children.logprobs,
-        sampling_logprobs=prefixes.sampling_logprobs[children.parents] + children.sampling_logprobs,
-        samples=prefixes.samples[order],
-        row_of=children.child_of[order],
-    )
-
-
-def _collect(found: list[_Finished], model_rows: int) -> Samples:
-    found = sorted(found, key=lambda sequence: sequence.first_sample)
-    return Samples(
-        token_ids=tuple(sequence.token_ids for sequence in found),
-        counts=np.array([sequence.count for sequence in found], dtype=np.int64),
-        logprobs=np.array([sequence.logprob for sequence in found]),
-        sampling_logprobs=np.array([sequence.sampling_logprob for sequence in found]),
-        finished=np.array([sequence.by_eos for sequence in found], dtype=np.bool_),
-        model_rows=model_rows,
-    )

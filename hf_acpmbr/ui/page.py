@@ -15,7 +15,7 @@ from .jobs import Jobs
 from .rerank import HEADERS, rerank_file
 from .rounds import rounds_picture
 from .settings import NO_GUIDE, RECIPES, Form, Limits, Offer
-from .views import comparison, costs, heat_map, table_headers, table_rows
+from .views import candidates_table, comparison, costs, heat_map, sortable
 from .workbench import Cancelled, Workbench
 
 T = TypeVar("T")
@@ -100,20 +100,21 @@ class Page:
                 with gr.Row():
                     run = gr.Button("Translate", variant="primary", elem_id="run")
                     cancel = gr.Button("Cancel", elem_id="cancel")
-            with gr.Column(scale=2), gr.Row():
-                from_ = gr.Textbox(start.source_language, label="From", max_length=12, min_width=80)
-                to = gr.Textbox(start.target_language, label="To", max_length=12, min_width=80)
-                recipe = gr.Dropdown(RECIPES, value=start.recipe, label="Recipe", min_width=120)
-                candidates = gr.Slider(2, limits.candidates, start.candidates, step=1, label="Samples", min_width=160)
+            with gr.Column(scale=2):
+                with gr.Row():
+                    from_ = gr.Textbox(start.source_language, label="From", max_length=12, min_width=80)
+                    to = gr.Textbox(start.target_language, label="To", max_length=12, min_width=80)
+                    recipe = gr.Dropdown(RECIPES, value=start.recipe, label="Recipe", min_width=120)
+                candidates = gr.Slider(2, limits.candidates, start.candidates, step=1, label="Samples")
         with gr.Accordion("Model and utilities", open=False), gr.Row():
             model = gr.Dropdown(offer.models, value=offer.models[0], label="Model")
             target, guide = self._utilities()
             seed = gr.Number(0, label="Seed", precision=0, minimum=0)
             score_all = gr.Checkbox(True, label="Score all pairs, too: full MBR, true scores, other budgets")
-        gr.Examples(_EXAMPLES, [source, from_, to])
-        status = gr.HTML(message("Type a sentence and press Translate."), elem_id="status")
+        gr.Examples(_EXAMPLES, [source, from_, to], example_labels=[text for text, *_ in _EXAMPLES])
+        status = self._html("status", value=message("Type a sentence and press Translate."))
         state = gr.State(None, time_to_live=3600)
-        with gr.Group(visible=False) as result:
+        with gr.Column(visible=False) as result:
             views = self._result()
         inputs = [source, model, from_, to, target, guide, recipe, candidates, seed, score_all]
         outputs = [status, state, result, *views]
@@ -143,29 +144,31 @@ class Page:
             elem_id="budget",
         )
         with gr.Tab("Choice"):
-            compared = gr.HTML(elem_id="comparison", padding=True)
+            compared = self._html("comparison")
         with gr.Tab("Candidates"):
-            table = gr.Dataframe(
-                interactive=False, wrap=True, elem_id="candidates", buttons=["copy", "fullscreen"], max_height=560
-            )
+            table = self._html("candidates", js_on_load=_read("table.js"))
         with gr.Tab("Matrix"):
-            matrix = gr.HTML(
-                {},
-                html_template=(_HERE / "heatmap.html").read_text(encoding="utf-8"),
-                js_on_load=(_HERE / "heatmap.js").read_text(encoding="utf-8"),
-                elem_id="matrix",
-                padding=True,
-            )
+            matrix = self._html("matrix", value={}, html_template=_read("heatmap.html"), js_on_load=_read("heatmap.js"))
         with gr.Tab("Cost"):
-            cost = gr.HTML(elem_id="cost", padding=True)
+            cost = self._html("cost")
         with gr.Tab("Rounds"):
-            rounds = gr.HTML(elem_id="rounds", padding=True)
+            rounds = self._html("rounds")
         return [budget, compared, table, matrix, cost, rounds]
+
+    def _html(self, name: str, **options: Any) -> Any:
+        """HTML that the page's own style sheet covers."""
+        settings = {"value": "", "js_on_load": None, **options}
+        return self.gr.HTML(elem_id=name, apply_default_css=False, **settings)
 
     def _shown(self, analysis: Analysis) -> list[Any]:
         """Values of all components of the result but the slider."""
-        table = {"headers": table_headers(analysis), "data": table_rows(analysis)}
-        return [comparison(analysis), table, heat_map(analysis), costs(analysis), rounds_picture(analysis)]
+        return [
+            comparison(analysis),
+            candidates_table(analysis),
+            heat_map(analysis),
+            costs(analysis),
+            rounds_picture(analysis),
+        ]
 
     def translate(self, visitor: str, source: str, *settings: Any) -> Iterator[list[Any]]:
         """Run the form; every step of progress is one update of the status line."""
@@ -228,8 +231,8 @@ class Page:
         with gr.Row():
             run = gr.Button("Rerank", variant="primary", elem_id="rerank")
             cancel = gr.Button("Cancel")
-        status = gr.HTML(elem_id="rerank-status")
-        table = gr.Dataframe(headers=HEADERS, interactive=False, wrap=True, elem_id="reranked")
+        status = self._html("rerank-status")
+        table = self._html("reranked", js_on_load=_read("table.js"))
         download = gr.File(label="Result (JSONL)", interactive=False, elem_id="download")
         outputs = [status, table, download]
         job = run.click(self._for_visitor(self.rerank), [file, target, guide, recipe], outputs, concurrency_id="job")
@@ -247,7 +250,7 @@ class Page:
                 if result is None:
                     yield [message(f"{line} …"), *unchanged]
                 else:
-                    table = {"headers": HEADERS, "data": result.rows}
+                    table = sortable(HEADERS, result.rows)
                     yield [message(f"done: {len(result.rows)} lines"), table, str(result.file)]
         except Exception as error:
             yield [explain(error), *unchanged]
@@ -255,9 +258,9 @@ class Page:
             self.jobs.end(visitor, event)
 
 
-def css() -> str:
-    """The page's style sheet."""
-    return (_HERE / "page.css").read_text(encoding="utf-8")
+def _read(name: str) -> str:
+    """A file of the page: its script, template or style sheet."""
+    return (_HERE / name).read_text(encoding="utf-8")
 
 
 def launch(
@@ -280,7 +283,7 @@ def launch(
         quiet=not wait,
         prevent_thread_lock=not wait,
         max_file_size=f"{page.workbench.limits.file_megabytes}mb",
-        css=css(),
+        css=_read("page.css"),
         theme=page.gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
         footer_links=[],
         ssr_mode=False,

@@ -9,7 +9,7 @@ import numpy as np
 from .analysis import Analysis
 
 _ROWS = 24
-_ROW, _COLUMN, _TOP, _LEFT, _LABEL = 24, 78, 34, 14, 470
+_ROW, _COLUMN, _TOP, _LEFT, _LABEL = 24, 78, 34, 14, 540
 _RADIUS = (3.5, 10.0)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
-import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -12,32 +10,28 @@ from typing import Any
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..differences import pieces
 from ..utilities import Utility
 from .analysis import Analysis, Choice, intervals
 
-_WORDS = re.compile(r"\w+|[^\w\s]")
-_COMPARED = ("method", "translation", "true expected utility", "calls", "cost", "time", "error")
+_COMPARED = ("method", "translation", "true expected utility", "calls", "cost", "time", "matrix error")
+_NOTE = (
+    "Press a column's name to sort by it. Utilities are on a 0–100 scale; ± is the 95% interval against the other "
+    "candidates, where the completion knows it."
+)
 
 
 def highlighted(text: str, reference: str) -> str:
     """The text as HTML: words marked that the reference does not have in this place, gaps where it has others."""
-    spans = list(_WORDS.finditer(text))
-    ours, theirs = [span.group() for span in spans], _WORDS.findall(reference)
-    matcher = difflib.SequenceMatcher(None, theirs, ours, autojunk=False)
-    parts, position = [], 0
-    for tag, from_, to, first, last in matcher.get_opcodes():
-        if tag == "delete":
-            start = end = spans[first].start() if first < len(spans) else len(text)
-            missing = escape(" ".join(theirs[from_:to]), quote=True)
-            found = f"<span class='gap' title='not here: {missing}'>‸</span>"
-        elif tag == "equal":
-            continue
+    shown = []
+    for piece in pieces(text, reference):
+        if piece.missing:
+            shown.append(f"<span class='gap' title='not here: {escape(piece.missing, quote=True)}'>‸</span>")
+        elif piece.differs:
+            shown.append(f"<mark>{escape(piece.text)}</mark>")
         else:
-            start, end = spans[first].start(), spans[last - 1].end()
-            found = f"<mark>{escape(text[start:end])}</mark>"
-        parts += [escape(text[position:start]), found]
-        position = end
-    return "".join([*parts, escape(text[position:])])
+            shown.append(escape(piece.text))
+    return "".join(shown)
 
 
 def comparison(analysis: Analysis) -> str:
@@ -47,7 +41,10 @@ def comparison(analysis: Analysis) -> str:
     note = "Marked: what differs from this recipe's choice; ‸ where words of it are missing."
     if analysis.truth is None:
         note += " Tick “score all pairs” to see full MBR and the true expected utilities."
-    header = "".join(f"<th scope='col'>{name}</th>" for name in _COMPARED)
+    wordy = ("method", "translation", "calls")
+    header = "".join(
+        f"<th scope='col' class='{'text' if name in wordy else 'number'}'>{name}</th>" for name in _COMPARED
+    )
     return (
         f"<blockquote class='chosen'>{escape(own)}</blockquote>"
         f"<div class='wide'><table class='comparison'><thead><tr>{header}</tr></thead>"
@@ -108,6 +105,33 @@ def table_rows(analysis: Analysis) -> list[list[Any]]:
     return rows
 
 
+def candidates_table(analysis: Analysis) -> str:
+    """The candidates as an HTML table that the page's script sorts."""
+    return sortable(table_headers(analysis), table_rows(analysis), note=_NOTE)
+
+
+def sortable(headers: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "") -> str:
+    """An HTML table; numbers carry their value for sorting, and the first row is the one that counts."""
+    text = [isinstance(value, str) for value in (rows[0] if rows else headers)]
+    head = "".join(
+        f"<th scope='col' class='{'text' if text[k] else 'number'}' aria-sort='{'none' if k else 'ascending'}'>"
+        f"<button type='button'>{escape(name)}</button></th>"
+        for k, name in enumerate(headers)
+    )
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    table = f"<table class='sortable'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='wide tall'>{table}</div><p class='note'>{note}</p>"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return f"<td class='text'>{escape(value)}</td>"
+    if value is None:
+        return "<td class='number' data-value='-'>–</td>"
+    shown = f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+    return f"<td class='number' data-value='{value}'>{shown}</td>"
+
+
 def costs(analysis: Analysis) -> str:
     """What each stage cost, and what was saved against scoring all pairs."""
     pool, decision = analysis.candidates, analysis.decision
@@ -131,7 +155,8 @@ def costs(analysis: Analysis) -> str:
         body += f"{_number(f'{analysis.truth.seconds:.2f} s')}</tr>"
     return (
         f"<p class='saved'>{_saved(analysis)}</p><div class='wide'><table class='costs'><thead><tr>"
-        "<th scope='col'>stage</th><th scope='col'>work</th><th scope='col'></th><th scope='col'>time</th></tr></thead>"
+        "<th scope='col'>stage</th><th scope='col'>work</th><th scope='col'></th>"
+        "<th scope='col' class='number'>time</th></tr></thead>"
         f"<tbody>{body}</tbody></table></div><p class='note'>Cost counts calls by the size of their network.</p>"
         f"<p class='note signature'><code>{escape(decision.signature)}</code></p>"
     )

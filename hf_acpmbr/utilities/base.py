@@ -97,11 +97,21 @@ class CommonOptions(TypedDict, total=False):
     """The options that every utility takes."""
 
     cache: str | Path | None
+    cache_required: bool
     progress: bool
 
 
 # Options that cannot change a score. Every other option of a utility's constructor is part of its signature.
-NEUTRAL_OPTIONS = ("device", "batch_tokens", "compile", "cache", "progress", "parameters")
+NEUTRAL_OPTIONS = (
+    "device",
+    "batch_tokens",
+    "compile",
+    "cache",
+    "cache_required",
+    "progress",
+    "parameters",
+    "trust_remote_code",
+)
 
 
 class Utility(ABC):
@@ -114,6 +124,7 @@ class Utility(ABC):
 
     Args:
         cache: file of the persistent score cache, shared by processes and runs; None keeps nothing.
+        cache_required: False scores without the cache, with a warning, where its file cannot be used.
         progress: show one progress bar while a network scores.
     """
 
@@ -138,8 +149,9 @@ class Utility(ABC):
     homepage: str = ""
     _metric: evaluate.Metric | None = None
 
-    def __init__(self, *, cache: str | Path | None = None, progress: bool = False) -> None:
+    def __init__(self, *, cache: str | Path | None = None, cache_required: bool = True, progress: bool = False) -> None:
         self.cache = cache
+        self.cache_required = cache_required
         self.progress = progress
 
     @property

@@ -1,7 +1,8 @@
 """The persistent score cache: one SQLite file for any number of utilities, runs and processes.
 
-Keyed by the utility's signature (checkpoint revision included) and the texts' hashes. Each block of scores is one
-transaction in write-ahead mode, so a killed run loses at most the block in flight and readers never wait for writers.
+Keyed by the utility's signature (content of the checkpoint included), the code of the metrics and the texts' hashes.
+Each block of scores is one transaction in write-ahead mode, so a killed run loses at most the block in flight and
+readers never wait for writers. Every score has a checksum, so what was damaged is computed again.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import struct
+import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +23,13 @@ import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID"
+_SCHEMA = "CREATE TABLE IF NOT EXISTS checked (key BLOB PRIMARY KEY, value REAL, checksum INTEGER) WITHOUT ROWID"
 _LOOKUP = 500  # placeholders in one query; SQLite's oldest limit is 999
+_UNUSABLE: set[Path] = set()  # files that failed and may be done without, so that each is tried and named once
+
+
+class CacheError(OSError):
+    """The file of a score cache cannot be used."""
 
 
 class ScoreCache:
@@ -28,22 +38,24 @@ class ScoreCache:
     Args:
         path: the file; its folder is made if it is missing.
         signature: what distinguishes one utility's scores from another's.
+        required: False goes on without the cache, with a warning, where the file cannot be used.
         block: pairs computed between two writes.
         timeout: seconds to wait for another process's write.
     """
 
-    def __init__(self, path: str | Path, signature: str, *, block: int = 8192, timeout: float = 60.0) -> None:
+    timeout = 60.0
+
+    def __init__(self, path: str | Path, signature: str, *, required: bool = True, block: int = 8192) -> None:
         self.path = Path(path).expanduser()
         self.signature = signature
+        self.required = required
         self.block = block
-        self.timeout = timeout
         self._text_digests: dict[str, bytes] = {}
         if self.path.is_dir():
             raise ValueError(
                 f"cache={str(path)!r} is a folder: give a file name, such as {str(self.path / 'scores.db')!r}"
             )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._connection() as connection:
+        with self._tolerated(), self._connection() as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(_SCHEMA)
 
@@ -68,37 +80,79 @@ class ScoreCache:
         return keys
 
     def get(self, keys: Sequence[bytes]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Values of the keys, and which of them were there."""
+        """Values of the keys, and which of them were there, undamaged."""
         values, found = np.full(len(keys), np.nan), np.zeros(len(keys), dtype=bool)
-        with self._connection() as connection:
+        damaged = 0
+        with self._tolerated(), self._connection() as connection:
             for start in range(0, len(keys), _LOOKUP):
                 part = keys[start : start + _LOOKUP]
                 marks = ",".join("?" * len(part))
-                rows = dict(connection.execute(f"SELECT key, value FROM scores WHERE key IN ({marks})", part))
+                question = f"SELECT key, value, checksum FROM checked WHERE key IN ({marks})"
+                rows = {key: (value, checksum) for key, value, checksum in connection.execute(question, part)}
                 for offset, key in enumerate(part):
-                    if key in rows:
-                        values[start + offset], found[start + offset] = rows[key], True
+                    if key not in rows:
+                        continue
+                    value, checksum = rows[key]
+                    if isinstance(value, float) and checksum == _checksum(key, value):
+                        values[start + offset], found[start + offset] = value, True
+                    else:
+                        damaged += 1
+        if damaged:
+            warnings.warn(f"{damaged} scores in the cache {self.path} are damaged and computed again", stacklevel=2)
         return values, found
 
     def put(self, keys: Sequence[bytes], values: FloatArray) -> None:
-        """Write in one transaction; equal keys hold equal values, so the first writer wins."""
-        with self._connection() as connection, connection:
-            connection.executemany(
-                "INSERT OR IGNORE INTO scores VALUES (?, ?)", zip(keys, values.tolist(), strict=True)
-            )
+        """Write in one transaction; equal keys have equal values, so it does not matter who writes last."""
+        rows = [(key, value, _checksum(key, value)) for key, value in zip(keys, values.tolist(), strict=True)]
+        with self._tolerated(), self._connection() as connection, connection:
+            connection.executemany("INSERT OR REPLACE INTO checked VALUES (?, ?, ?)", rows)
 
     def __len__(self) -> int:
         with self._connection() as connection:
-            return int(connection.execute("SELECT COUNT(*) FROM scores").fetchone()[0])
+            return int(connection.execute("SELECT COUNT(*) FROM checked").fetchone()[0])
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         # One short-lived connection per operation: SQLite handles must not cross forks or threads.
-        with closing(sqlite3.connect(os.fspath(self.path), timeout=self.timeout)) as connection:
-            yield connection
+        if self.path in _UNUSABLE:
+            raise CacheError(f"the score cache {self.path} could not be used before")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(os.fspath(self.path), timeout=self.timeout)) as connection:
+                yield connection
+        except (sqlite3.Error, OSError) as error:
+            raise CacheError(
+                f"the score cache {self.path} cannot be used ({error}): if no other process has it, remove or move the "
+                "file, or give cache_required=false to score without it"
+            ) from error
+
+    @contextmanager
+    def _tolerated(self) -> Iterator[None]:
+        """Failures are an error, or where the cache is not required one warning."""
+        try:
+            yield
+        except CacheError as error:
+            if self.required:
+                raise
+            if self.path not in _UNUSABLE:
+                _UNUSABLE.add(self.path)
+                warnings.warn(f"scoring goes on without its cache: {error.__cause__}; {self.path}", stacklevel=3)
 
     def _digest(self, text: str) -> bytes:
         if text not in self._text_digests:
             encoded = text.encode("utf-8", "surrogatepass")
             self._text_digests[text] = hashlib.blake2b(encoded, digest_size=16).digest()
         return self._text_digests[text]
+
+
+@cache
+def code_version() -> str:
+    """A digest of the code of all metrics of this package: scores of other code are other scores."""
+    content = hashlib.blake2b(digest_size=6)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        content.update(path.read_bytes())
+    return content.hexdigest()
+
+
+def _checksum(key: bytes, value: float) -> int:
+    return zlib.crc32(key + struct.pack("<d", value))

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -116,9 +116,17 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
         shards: Mapping[str, str] = json.loads((folder / name).read_text(encoding="utf-8"))["weight_map"]
         weights: dict[str, torch.Tensor] = {}
         for shard in sorted(set(shards.values())):
-            weights.update(read_tensors(folder / shard))
+            weights.update(read_tensors(inside(folder, shard, folder / name)))
         return weights
     raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
+
+
+def inside(folder: Path, name: str, named_by: Path) -> Path:
+    """A file of a folder that another file names; it cannot be one outside."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name:
+        raise ValueError(f"{named_by} names {name!r}, which is outside its folder: the checkpoint cannot be trusted")
+    return folder / path
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

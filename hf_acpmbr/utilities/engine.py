@@ -13,7 +13,7 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
-from .cache import ScoreCache
+from .cache import ScoreCache, code_version
 from .identity import digest
 
 _NO_INTS: IntArray = np.zeros(0, dtype=np.int64)
@@ -52,7 +52,9 @@ class Scorer:
         self._keys, self._values = _NO_INTS, _NO_FLOATS
         self._kernel: Kernel | None = None
         self._reference_counts = np.bincount(self._references, weights=reference_counts, minlength=len(index))
-        self._cache = None if utility.cache is None else ScoreCache(utility.cache, self._cache_signature())
+        self._cache: ScoreCache | None = None
+        if utility.cache is not None:
+            self._cache = ScoreCache(utility.cache, self._cache_signature(), required=utility.cache_required)
 
     @property
     def calls(self) -> int:
@@ -129,10 +131,11 @@ class Scorer:
         return f"utility {self.utility.name!r} cannot {what}: its {flag} is False, or its kernel lacks the methods"
 
     def _cache_signature(self) -> str:
+        own = f"{self.utility.signature}|class:{digest(type(self.utility))}|code:{code_version()}"
         if not self.utility.needs_all_references:
-            return self.utility.signature
+            return own
         counted = sorted(zip(self.texts, self._reference_counts.tolist(), strict=True))
-        return f"{self.utility.signature}|references:{digest([pair for pair in counted if pair[1]])}"
+        return f"{own}|references:{digest([pair for pair in counted if pair[1]])}"
 
     def _pair_keys(self, rows: IntArray, columns: IntArray, sources: IntArray | None) -> IntArray:
         h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
@@ -170,7 +173,12 @@ class Scorer:
         return values
 
     def _run_kernel(self, h: IntArray, r: IntArray, s: IntArray) -> FloatArray:
-        values = np.asarray(self.kernel(h, r, s), dtype=np.float64)
+        try:
+            values = np.asarray(self.kernel(h, r, s), dtype=np.float64)
+        except (TypeError, UnicodeError) as error:  # what tokenizers raise for strings that are not text
+            if (text := next(filter(_broken, [*self.texts, *self.sources]), None)) is None:
+                raise
+            raise ValueError(f"{text!r} has half of a surrogate pair, which is not text: remove it") from error
         self.statistics.calls += h.size
         if values.shape != h.shape:
             raise ValueError(f"utility {self.utility.name!r} gave {values.shape} scores for {h.size} pairs")
@@ -286,3 +294,12 @@ def _unique(keys: IntArray) -> tuple[IntArray, IntArray | None]:
         return keys, None
     distinct, inverse = np.unique(keys, return_inverse=True)
     return distinct, inverse.reshape(-1)
+
+
+def _broken(text: str) -> bool:
+    """Whether it has a lone surrogate, which has no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..stage import describe
 from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
+from .function import as_scores
 from .identity import digest
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class EvaluateUtility(Utility):
         scale: the span that corresponds to 1.0; None takes the largest score seen, if that is above 1.
         symmetric: True if swapping prediction and reference changes nothing.
         compute_options: further arguments of its compute() (such as `lang="de"`).
+        trust_remote_code: needed for a module by path or name, which is a program that runs here.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class EvaluateUtility(Utility):
         symmetric: bool = False,
         parameters: int = 0,
         compute_options: Mapping[str, object] | None = None,
+        trust_remote_code: bool = False,
         **options: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**options)
         self._loaded_from = module if isinstance(module, str) else None
         if isinstance(module, str):
+            check_trust(module, trust_remote_code)
             from evaluate import load
 
             module = load(module)
@@ -54,7 +57,7 @@ class EvaluateUtility(Utility):
         self.output_key = output_key
         self.higher_is_better, self.symmetric = higher_is_better, symmetric
         self.scale, self.scale_known = (1.0, False) if scale is None else (float(scale), True)
-        self.parameters = parameters
+        self.parameters, self.trust_remote_code = parameters, trust_remote_code
         self.compute_options = dict(compute_options or {})
         fields = _feature_names(module)
         self.needs_source, self.needs_reference = "sources" in fields, "references" in fields
@@ -105,12 +108,21 @@ class EvaluateUtility(Utility):
         for key in keys:
             if key not in result:
                 raise ValueError(f"output_key={key!r} is not in the output of {self.name!r}: it has {sorted(result)}")
-            values = np.asarray(result[key])
-            if values.shape == (pairs,) and values.dtype.kind in "fiub":
-                return values.astype(np.float64)
+            with suppress(ValueError):  # not a list of numbers: a field of the corpus
+                if (values := as_scores(result[key], pairs, self.name)).shape == (pairs,):
+                    return values
         raise ValueError(
             f"{self.name!r} gives no list with one number for each pair (fields: {sorted(result)}), so it is a corpus "
             "metric and cannot be a utility. If one of its fields is per pair, name it with output_key="
+        )
+
+
+def check_trust(module: str, trust_remote_code: bool) -> None:
+    """Refuse to run a program that nobody has said to be trusted."""
+    if trust_remote_code is not True:
+        raise ValueError(
+            f"{module!r} is a program that would run here: read it, and give trust_remote_code=True "
+            "(--trust-remote-code) if you trust it"
         )
 
 

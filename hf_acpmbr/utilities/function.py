@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ class FunctionUtility(Utility):
     Args:
         function: the callable; it gets `sources` if it has a parameter of that name.
         name: for signatures and reports; default: the function's own name.
+        version: what tells this version from others; `cache=` needs a name and a version, since what a function
+            computes cannot be seen from outside.
         higher_is_better: direction of its values.
         scale: the span that corresponds to 1.0; None takes the largest score seen, if that is above 1.
         symmetric: True if swapping hypothesis and reference changes nothing; then half the calls suffice.
@@ -36,6 +39,7 @@ class FunctionUtility(Utility):
         function: Callable[..., npt.ArrayLike],
         *,
         name: str | None = None,
+        version: str | None = None,
         higher_is_better: bool = True,
         scale: float | None = None,
         symmetric: bool = False,
@@ -47,7 +51,12 @@ class FunctionUtility(Utility):
         super().__init__(**options)
         if not callable(function):
             raise TypeError(f"function must be callable, got {type(function).__name__}")
-        self.function = function
+        if self.cache is not None and (name is None or version is None):
+            raise ValueError(
+                "cache= of a Python function needs name= and version=: what it computes cannot be seen from outside. "
+                "Give a new version whenever it changes"
+            )
+        self.function, self.version = function, version
         self._digest = digest(function)  # now: a callable object may change while it is used
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
         self.higher_is_better, self.symmetric = higher_is_better, symmetric
@@ -69,9 +78,35 @@ class FunctionUtility(Utility):
         def run(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
             arguments = [[table.texts[k] for k in hypotheses], [table.texts[k] for k in references]]
             named = {"sources": [table.sources[k] for k in sources]} if table.sources else {}
-            return np.asarray(self.function(*arguments, **named), dtype=np.float64)
+            return as_scores(self.function(*arguments, **named), hypotheses.size, self.name)
 
         return run
+
+
+def as_scores(values: object, pairs: int, name: str) -> FloatArray:
+    """(pairs,) numbers from whatever a function returned: lists, arrays, tensors of any device and dtype."""
+    if values is None:
+        raise ValueError(f"{name!r} returned None: return one number for each of the {pairs} pairs")
+    try:
+        array = np.asarray(_plain(values))
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"{name!r} returned lists inside a list: return one number for each pair ({error})") from error
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name!r} returned {values!r:.80}, which is not a list of numbers")
+    if array.ndim == 0:
+        raise ValueError(
+            f"{name!r} returned a single number for {pairs} pairs: it is called with lists of texts and must return "
+            "one number for each pair"
+        )
+    return array.astype(np.float64)
+
+
+def _plain(values: object) -> object:
+    """Without torch's gradients, devices and dtypes, which numpy does not know."""
+    torch = sys.modules.get("torch")  # whoever returns a tensor has imported it
+    if torch is not None and isinstance(values, torch.Tensor):
+        return values.detach().double().cpu().numpy()
+    return [_plain(value) for value in values] if isinstance(values, (list, tuple)) else values
 
 
 def _parameter(function: Callable[..., npt.ArrayLike], name: str) -> inspect.Parameter | None:

@@ -75,9 +75,10 @@ def _parts(value: object, depth: int) -> Iterator[bytes]:
         else:
             yield np.ascontiguousarray(array).tobytes()
     elif isinstance(value, Mapping):
-        yield from _each([item for pair in sorted(value.items(), key=_by_digest) for item in pair], depth)
+        by_key = sorted(value.items(), key=lambda pair: list(_parts(pair[0], depth)))
+        yield from _each([item for pair in by_key for item in pair], depth)
     elif isinstance(value, Set):
-        yield from _each(sorted(value, key=_by_digest), depth)
+        yield from _each(sorted(value, key=lambda item: list(_parts(item, depth + 1))), depth)
     elif isinstance(value, Sequence):
         yield from _each(value, depth)
     else:
@@ -88,10 +89,6 @@ def _each(values: Sequence[object], depth: int) -> Iterator[bytes]:
     yield str(len(values)).encode()
     for value in values:
         yield from _parts(value, depth + 1)
-
-
-def _by_digest(value: object) -> str:
-    return digest(value)
 
 
 def _inside(value: object) -> list[object]:
@@ -115,5 +112,6 @@ def _inside(value: object) -> list[object]:
 
 def _class_digest(cls: type) -> str:
     if cls not in _CLASSES:
+        _CLASSES[cls] = cls.__qualname__  # where its own methods lead back to it
         _CLASSES[cls] = digest(cls)
     return _CLASSES[cls]

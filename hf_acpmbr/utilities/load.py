@@ -18,13 +18,14 @@ def available_utilities() -> list[str]:
     return list(UTILITIES)
 
 
-def load_utility(name: str, /, **options: Any) -> Utility:
+def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: Any) -> Utility:
     """A utility by name ("chrf", "bleurt-20", ...), hub id or path of a checkpoint, or path of an `evaluate` script.
 
     Args:
         name: see `available_utilities()`; hub ids and folders in the public checkpoint formats work too.
+        trust_remote_code: allow what runs a program that comes from elsewhere: the script of an `evaluate` module.
         options: of the utility; networks take `device=`, `dtype=`, `batch_tokens=`, `compile=`, all take `cache=`
-            (a file that keeps scores between runs) and `progress=`.
+            (a file that keeps scores between runs), `cache_required=` and `progress=`.
     """
     if not isinstance(name, str):
         raise TypeError(f"load_utility takes a name, got {type(name).__name__}: use as_utility for objects")
@@ -34,8 +35,9 @@ def load_utility(name: str, /, **options: Any) -> Utility:
         raise ValueError(_unknown(name))
     factory: Callable[..., Utility] = getattr(importlib.import_module(f".{entry.module}", __package__), entry.factory)
     named = {"name": known} if known in UTILITIES and "checkpoint" in entry.options else {}
-    utility = factory(**{**entry.options, **named, **options})
-    utility.loaded_as = (name, options)
+    trusted = {"trust_remote_code": trust_remote_code} if entry.module == "evaluate_module" else {}
+    utility = factory(**{**entry.options, **named, **trusted, **options})
+    utility.loaded_as = (name, options)  # without the trust, which whoever loads it again has to give
     return utility
 
 
@@ -69,11 +71,13 @@ def _from_score_object(utility: Any, options: dict[str, Any]) -> Utility:
 
     known = {
         key: getattr(utility, key)
-        for key in ("name", "higher_is_better", "scale", "symmetric", "needs_source", "parameters", "device")
+        for key in ("name", "version", "higher_is_better", "scale", "symmetric", "needs_source", "parameters", "device")
         if hasattr(utility, key)
     }
-    known.setdefault("name", type(utility).__name__)
-    return FunctionUtility(utility.score, **{**known, **options})
+    made = FunctionUtility(utility.score, **{**known, **options})
+    if "name" not in known and "name" not in options:
+        made.name = type(utility).__name__
+    return made
 
 
 def _from_table(name: str) -> Entry | None:

@@ -78,7 +78,7 @@ class NetworkUtility(Utility, Generic[N]):
         self.device = device or _default_device()
         self.dtype = self._resolve_dtype(dtype)
         self.batches = TokenBatches(batch_tokens or (2048 if self.device == "cpu" else 32768))
-        self.known_parameters = parameters
+        self._given_parameters = self.known_parameters = parameters
         self._folder: Path | None = None
         self._revision: str | None = None
         self._network: N | None = None
@@ -170,7 +170,8 @@ class NetworkUtility(Utility, Generic[N]):
 
     def __getstate__(self) -> dict[str, object]:
         # Weights are found again from the checkpoint, so pickles and fingerprints stay small and stable.
-        return {**super().__getstate__(), "_network": None, "_tokens": None}
+        found = {"_network": None, "_tokens": None, "known_parameters": self._given_parameters}
+        return {**super().__getstate__(), **found}
 
 
 class PairNetworkKernel:

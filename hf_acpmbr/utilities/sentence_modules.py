@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checkpoints import Fields, read_json
+from .checkpoints import Fields, inside, read_json
 
 POOLINGS = ("mean", "cls", "max")
 # sentence-transformers' switches; mean_sqrt_len differs from the mean by a factor, which a cosine does not see.
@@ -45,7 +45,8 @@ class SentenceModules:
         modules: list[Fields] = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
         encoder, dense, pooling = folder, [], _pooling(folder / "1_Pooling")
         for module in modules:
-            kind, path = str(module["type"]).rpartition(".")[2], folder / str(module.get("path", ""))
+            kind = str(module["type"]).rpartition(".")[2]
+            path = inside(folder, str(module.get("path", "")), listed)
             if kind == "Transformer":
                 encoder = path
             elif kind == "Pooling":

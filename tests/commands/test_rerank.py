@@ -12,6 +12,7 @@ import sacrebleu
 
 from hf_acpmbr import ACPMBR, Recipe
 from hf_acpmbr.cli import main
+from tests.utilities.cases import write_script
 
 POOLS = [
     ["the cat sat", "the cat sat", "a cat sat down", "dogs"],
@@ -108,7 +109,11 @@ def test_resume_after_a_kill_gives_the_same_bytes(tmp_path: Path, monkeypatch: p
         ('{"candidates": ["a"], "source": 3}\n', (), "in line 1: source must be text, got 3"),
         ('{"candidates": ["a"], "references": []}\n', (), "in line 1: 'references' must be a list of texts"),
         ('{"candidates": ["a"], "references": [null]}\n', (), "in line 1: references[0] must be text, got null"),
-        ('{"candidates": ["a"], "text": 1}\n', ("--format", "jsonl"), "in line 1: field 'text' is the output's own"),
+        (
+            '{"candidates": ["a"], "text": 1}\n',
+            ("--format", "jsonl"),
+            "in line 1: field 'text' is one of the output",
+        ),
         ("[" * 100_000 + "\n", (), "in line 1 is not JSON"),
         ("a\nb\nc\n", ("--candidates-per-source", "2"), "has 3 lines, which --candidates-per-source 2 does not divide"),
         ("a\n", ("--candidates-per-source", "0"), "--candidates-per-source must be at least 1, got 0"),
@@ -294,3 +299,69 @@ def test_a_recipe_file_is_the_recipe(tmp_path: Path) -> None:
     assert ",beta:3," in signature(tmp_path, "--recipe", str(file), "--target-option", "beta=3")
     assert "decoder:mbr|" in signature(tmp_path, "--recipe", str(file), "--decoder", "mbr")
     assert signature(tmp_path, "--recipe", str(file), "--seed", "8").endswith("seed:8")
+
+
+def test_a_program_as_a_utility_needs_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = write_script(tmp_path / "lengths")
+    files = tmp_path / "files"
+    files.mkdir()
+    utility = ("--target", str(script), "--target-option", "output_key=lengths", "higher_is_better=false")
+    text = '["a", "abc", "abcd", "abcde"]\n'
+    assert rerank(files, text, *utility)[0] == 2
+    assert "is a program that would run here" in (error := capsys.readouterr().err)
+    assert error.count("\n") == 1
+    assert rerank(files, text, *utility, "trust_remote_code=true")[0] == 2
+    assert "give --trust-remote-code instead" in capsys.readouterr().err
+    code, output = rerank(files, text, *utility, "--trust-remote-code")
+    assert (code, output.read_text()) == (0, "abc\n"), "the middle one is nearest in length to all"
+    score = ["score", "--utility", str(script), "--option", "output_key=lengths", "--hypotheses", str(output)]
+    assert main([*score, "--references", str(output)]) == 2
+    assert "is a program that would run here" in capsys.readouterr().err
+    assert main([*score, "--references", str(output), "--trust-remote-code"]) == 0
+
+
+def test_a_recipe_file_cannot_give_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = write_script(tmp_path / "lengths")
+    recipe = Recipe.named("auto", target={"name": str(script), "output_key": "lengths"}, decoder="mbr").to_dict()
+    file, files = tmp_path / "recipe.json", tmp_path / "files"
+    files.mkdir()
+    file.write_text(json.dumps({**recipe, "target": {**recipe["target"], "trust_remote_code": True}}))
+    for role in ("target", "distilled"):
+        assert rerank(files, '["a"]\n', "--recipe", str(file))[0] == 2
+        assert "trust_remote_code" in capsys.readouterr().err, role
+        changed = {**recipe, "target": "chrf", "distilled": [{"name": str(script), "trust_remote_code": True}]}
+        file.write_text(json.dumps(changed))
+    file.write_text(json.dumps(recipe))
+    assert rerank(files, '["a"]\n', "--recipe", str(file))[0] == 2
+    assert rerank(files, '["a"]\n', "--recipe", str(file), "--trust-remote-code")[0] == 0
+
+
+SOURCE_MODULE = """
+import datasets
+import evaluate
+
+
+class Echo(evaluate.Metric):
+    def _info(self):
+        names = ("predictions", "references", "sources")
+        features = datasets.Features({name: datasets.Value("string") for name in names})
+        return evaluate.MetricInfo(description="echo", citation="none", inputs_description="", features=features)
+
+    def _compute(self, predictions, references, sources):
+        return {"scores": [float(p == s) for p, s in zip(predictions, sources)]}
+"""
+
+
+def test_the_source_reaches_the_utility(tmp_path: Path) -> None:
+    script = tmp_path / "echo" / "echo.py"
+    script.parent.mkdir()
+    script.write_text(SOURCE_MODULE)
+    more = ("--target", str(script), "--trust-remote-code")
+    for source in ("a", "b"):
+        entry = {"candidates": ["a", "b", "c"], "source": source}
+        code, output = rerank(tmp_path, json.dumps(entry) + "\n", *more)
+        assert (code, output.read_text()) == (0, f"{source}\n")
+    sources = tmp_path / "sources"
+    sources.write_text("b\nc\n", encoding="utf-8")
+    code, output = rerank(tmp_path, '["a", "b", "c"]\n' * 2, *more, "--sources", str(sources))
+    assert (code, output.read_text()) == (0, "b\nc\n")

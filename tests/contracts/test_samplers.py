@@ -67,7 +67,7 @@ def test_the_truncation_holds(name):
 def test_log_probabilities_are_those_of_the_tokens(name):
     free = drawn(name, "llama", truncation=Truncation(epsilon=0.0))
     for samples in free:
-        assert (samples.sampling_logprobs >= samples.logprobs - 1e-6).all(), "one token is suppressed, so the rest gains"
+        assert (samples.sampling_logprobs >= samples.logprobs - 1e-6).all(), "one token is suppressed"
         assert np.exp(samples.sampling_logprobs).sum() <= 1 + 1e-6
 
 

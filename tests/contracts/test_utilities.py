@@ -135,7 +135,9 @@ def test_what_was_loaded_by_name_can_be_written_as_json(made) -> None:
         with pytest.raises(ValueError, match="is a Python object, which cannot be written as JSON"):
             spec.to_dict()
         return
-    again = UtilitySpec.of(json.loads(json.dumps(spec.to_dict()))).load()
+    written = json.loads(json.dumps(spec.to_dict()))
+    assert "trust_remote_code" not in written, "whoever loads it again has to give it"
+    again = UtilitySpec.of({**written, "trust_remote_code": True}).load()
     assert again.signature == utility.signature
 
 

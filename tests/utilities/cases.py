@@ -11,6 +11,7 @@ import numpy as np
 
 from hf_acpmbr.utilities import MatrixUtility, Utility, as_utility, load_utility
 
+from ..models import tiny_pair
 from .checkpoints import SENTENCES, write_bleurt, write_comet, write_encoder, write_metricx
 
 TEXTS = ["", *SENTENCES[:7]]
@@ -84,9 +85,27 @@ def by_path(path: str, **options: Any) -> Utility:
     return load_utility(path, **options)
 
 
+def write_causal_model(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for part in tiny_pair("llama"):
+        part.save_pretrained(folder)
+    return folder
+
+
+def judge(path: str, **options: Any) -> Utility:
+    from hf_acpmbr.utilities.judge import LLMJudge
+
+    return LLMJudge(path, **options)
+
+
 def matrix(folder: Path, **options: Any) -> Utility:
     values = np.random.default_rng(0).normal(size=(len(TEXTS), len(TEXTS)))
     return MatrixUtility(**{"matrix": values, "hypotheses": TEXTS, "references": TEXTS, **options})
+
+
+def function(folder: Path, **options: Any) -> Utility:
+    given = {"function": length_difference, "name": "length_difference", "version": "0", **options}
+    return as_utility(given.pop("function"), **given)
 
 
 def module(folder: Path, **options: Any) -> Utility:
@@ -97,13 +116,14 @@ def module(folder: Path, **options: Any) -> Utility:
 
     if "module" in options:
         return EvaluateUtility(**{"output_key": "lengths", **options})
-    return load_utility(str(script), **{"output_key": "lengths", **options})
+    return load_utility(str(script), **{"output_key": "lengths", "trust_remote_code": True, **options})
 
 
 NETWORK = {"dtype": ["bfloat16"], "name": ["other name"]}
 FUNCTION = {
     "function": [shared_words],
     "name": ["another", "a b"],
+    "version": ["1", "2"],
     "higher_is_better": [False],
     "scale": [1.0, 100.0],
     "symmetric": [True],
@@ -167,9 +187,25 @@ CASES: dict[str, Case] = {
         {**NETWORK, "pooling": ["cls", "max"], "prefix": ["", "query: ", "query:"], "max_length": [10]},
         tolerance=1e-5,
     ),
-    "function": Case(
-        lambda folder, **options: as_utility(options.pop("function", length_difference), **options), FUNCTION
+    "judge": Case(
+        network(
+            write_causal_model,
+            judge,
+            prompt="{source} see {first} on {second}",
+            answers={"cat": 1.0, "dog": 0.0, "red": 0.25},
+            chat=False,
+        ),
+        {
+            **NETWORK,
+            "question": ["preference"],
+            "prompt": ["see {first} on {second}", "see {second} on {first}"],
+            "answers": [{"cat": 1.0, "dog": 0.5, "red": 0.25}, {"cat": 1.0, "red": 0.25}],
+            "both_orders": [False],
+            "chat": [True, None],
+        },
+        tolerance=1e-5,
     ),
+    "function": Case(function, FUNCTION),
     "evaluate": Case(
         module,
         {

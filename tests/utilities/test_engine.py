@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hf_acpmbr.utilities import MatrixUtility, as_utility, load_utility, score_together
 from hf_acpmbr.utilities.base import Statistics
 from hf_acpmbr.utilities.batching import TokenBatches
-from hf_acpmbr.utilities.cache import ScoreCache
+from hf_acpmbr.utilities.cache import CacheError, ScoreCache
 
 from .checkpoints import SENTENCES, write_bleurt
 
@@ -198,7 +198,7 @@ def test_the_cache_knows_checkpoints_and_sources(tmp_path: Path) -> None:
     def with_source(h: Sequence[str], r: Sequence[str], sources: Sequence[str]) -> list[float]:
         return [float(len(s)) for s in sources]
 
-    keyed = as_utility(with_source, cache=tmp_path / "other.db")
+    keyed = as_utility(with_source, name="length", version="1", cache=tmp_path / "other.db")
     assert keyed.score(["x", "x"], ["y", "y"], ["s", "long"]).tolist() == [1, 4]
     assert keyed.score(["x", "x"], ["y", "y"], ["long", "s"]).tolist() == [4, 1]
 
@@ -213,7 +213,7 @@ WRITER = textwrap.dedent(
         time.sleep(pause)
         return [float(len(x) + len(y)) for x, y in zip(h, r)]
     texts = [tag + "x" * k for k in range(60)]
-    scorer = as_utility(score, name="slow", cache=path).prepare(texts, texts)
+    scorer = as_utility(score, name="slow", version="1", cache=path).prepare(texts, texts)
     scorer._cache.block = 100
     rows, columns = np.divmod(np.arange(3600), 60)
     scorer(rows, columns)
@@ -255,7 +255,7 @@ def test_several_processes_share_the_cache(tmp_path: Path) -> None:
 def _rows(path: Path) -> int:
     try:
         return len(ScoreCache(path, "any"))
-    except sqlite3.OperationalError:
+    except CacheError:
         return 0
 
 

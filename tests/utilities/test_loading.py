@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import subprocess
 import sys
@@ -180,7 +181,7 @@ def test_evaluate_modules_by_object_and_path(tmp_path: Path) -> None:
     script = tmp_path / "lengths" / "lengths.py"
     script.parent.mkdir()
     script.write_text(MODULE)
-    by_path = load_utility(str(script), output_key="lengths", higher_is_better=False)
+    by_path = load_utility(str(script), output_key="lengths", higher_is_better=False, trust_remote_code=True)
     assert by_path.score(["a", "abc"], ["abc", "abc"]).tolist() == [2.0, 0.0]
     assert not by_path.higher_is_better
     by_object = as_utility(evaluate.load(str(script.parent)), output_key="lengths")
@@ -189,6 +190,43 @@ def test_evaluate_modules_by_object_and_path(tmp_path: Path) -> None:
         as_utility(evaluate.load(str(script))).score(["a"], ["b"])
     with pytest.raises(ValueError, match="output_key='f1' is not in the output"):
         as_utility(evaluate.load(str(script)), output_key="f1").score(["a"], ["b"])
+
+
+def test_a_program_runs_only_when_it_is_trusted(tmp_path: Path) -> None:
+    from hf_acpmbr.utilities.evaluate_module import EvaluateUtility
+
+    script, ran = tmp_path / "lengths" / "lengths.py", tmp_path / "ran"
+    script.parent.mkdir()
+    script.write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\n{MODULE}")
+    for make in (load_utility, as_utility, EvaluateUtility):
+        for path in (script, script.parent):
+            with pytest.raises(ValueError, match=r"is a program that would run here.*trust_remote_code=True"):
+                make(str(path), output_key="lengths")
+    with pytest.raises(ValueError, match="is a program that would run here"):
+        EvaluateUtility("comet")
+    assert not ran.exists()
+    utility = load_utility(str(script), output_key="lengths", trust_remote_code=True)
+    assert ran.exists()
+    assert utility.loaded_as == (str(script), {"output_key": "lengths"}), "trust is given anew every time"
+    assert load_utility("chrf", trust_remote_code=True).score(["a"], ["a"]).tolist() == [100.0]
+
+
+@pytest.mark.parametrize("shard", ["../outside.safetensors", "/tmp/outside.safetensors", "sub/../../outside.bin"])
+def test_an_index_cannot_name_files_outside_its_folder(tmp_path: Path, shard: str) -> None:
+    folder = write_bleurt(tmp_path / "checkpoint")
+    (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    index = {"metadata": {}, "weight_map": {"any": shard}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"index\.json names '.*', which is outside its folder"):
+        load_utility(str(folder)).score(["a"], ["b"])
+
+
+def test_modules_of_a_sentence_encoder_lie_inside_its_folder(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "encoder")
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": "../other"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match=r"modules\.json names '\.\./other', which is outside its folder"):
+        load_utility("embedding-cosine", checkpoint=str(folder)).score(["a"], ["b"])
 
 
 def test_distilled_partners_carry_the_papers_rates() -> None:

@@ -27,6 +27,8 @@ NEUTRAL_VALUES: dict[str, Any] = {
     "batch_tokens": 100,
     "compile": True,
     "cache": "scores.db",
+    "cache_required": False,
+    "trust_remote_code": True,
     "progress": True,
     "parameters": 7,
 }
@@ -40,6 +42,7 @@ WALKED = (
     "metricx",
     "bertscore",
     "embedding",
+    "judge",
     "function",
     "evaluate",
     "matrix",
@@ -142,7 +145,8 @@ def test_evaluate_modules_count_by_their_code(tmp_path: Path) -> None:
     other = write_script(tmp_path / "two" / "lengths")
     other.write_text(other.read_text().replace("** power", "* power"))
     options = {"output_key": "lengths"}
-    signatures = {load_utility(str(path), **options).signature for path in (script, other, script)}
+    utilities = [load_utility(str(path), trust_remote_code=True, **options) for path in (script, other, script)]
+    signatures = {utility.signature for utility in utilities}
     assert len(signatures) == 2
 
 
@@ -198,6 +202,20 @@ def test_different_values_are_different_words(one: object, other: object) -> Non
 
 def test_digests_do_not_depend_on_the_order_of_sets_and_dicts() -> None:
     assert digest({"a": 1, "b": {"x", "y"}}) == digest({"b": {"y", "x"}, "a": 1})
+
+
+def test_digests_end_where_things_contain_themselves() -> None:
+    class Node:
+        def __init__(self) -> None:
+            super().__init__()
+            self.children = {"self": [self]}
+
+        def other(self) -> Any:
+            return lambda: (self, Node, node)
+
+    node = Node()
+    assert digest(node) == digest(Node())
+    assert digest(node.other()) == digest(node.other())
 
 
 def test_an_option_that_is_not_kept_is_named() -> None:

@@ -1,0 +1,140 @@
+"""The LLM as the judge: what it is asked, what its answers are worth, and the example."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hf_acpmbr.utilities.judge import LLMJudge
+from tests.models import tiny_pair
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PROMPT = "{source} see {first} on {second}"
+ANSWERS = {"cat": 1.0, "dog": 0.0, "red": 0.25}
+PAIRS = [("the cat", "a dog ran home"), ("sun", "the red mat"), ("die katze sass hier", "sun")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = tmp_path_factory.mktemp("judge")
+    for part in tiny_pair("llama"):
+        part.save_pretrained(made)
+    return str(made)
+
+
+def by_hand(prompt: str) -> float:
+    """The mean value of the answers after a prompt, one prompt at a time and without padding."""
+    model, tokenizer = tiny_pair("llama")
+    ids = tokenizer(f"{prompt}\nAnswer:", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        p = model(ids).logits[0, -1].double().softmax(-1)[tokenizer.convert_tokens_to_ids(list(ANSWERS))]
+    return float(p @ torch.tensor(list(ANSWERS.values()), dtype=torch.float64) / p.sum())
+
+
+def judge(folder: str, **options: Any) -> LLMJudge:
+    return LLMJudge(folder, **{"prompt": PROMPT, "answers": ANSWERS, "chat": False, "device": "cpu", **options})
+
+
+def test_the_score_is_the_mean_of_the_answers_values_over_both_orders(folder: str) -> None:
+    utility = judge(folder)
+    got = utility.score([a for a, _ in PAIRS], [b for _, b in PAIRS], ["we"] * 3)
+    expected = [
+        (by_hand(f"we see {a} on {b}") + by_hand(f"we see {b} on {a}")) / 2  # either text first
+        for a, b in PAIRS
+    ]
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert utility.symmetric
+    assert np.ptp(expected) > 1e-3, "the model must tell the pairs apart, or the test shows nothing"
+
+
+def test_one_order_asks_with_the_hypothesis_first_and_is_not_symmetric(folder: str) -> None:
+    utility = judge(folder, both_orders=False)
+    (got,) = utility.score(["the cat"], ["a dog"], ["we"])
+    assert got == pytest.approx(by_hand("we see the cat on a dog"), abs=1e-5)
+    assert not utility.symmetric
+
+
+def test_a_preference_is_turned_round_with_the_order(folder: str) -> None:
+    utility = judge(folder, question="preference", answers={"cat": 1.0, "dog": 0.0})
+    forth = utility.score([a for a, _ in PAIRS], [b for _, b in PAIRS], ["we"] * 3)
+    back = utility.score([b for _, b in PAIRS], [a for a, _ in PAIRS], ["we"] * 3)
+    np.testing.assert_allclose(forth + back, 1.0, atol=1e-6)
+    same = utility.score(["the cat"], ["the cat"], ["we"])
+    np.testing.assert_allclose(same, 0.5, atol=1e-6)
+
+
+def test_texts_with_braces_are_asked_as_they_are(folder: str) -> None:
+    utility = judge(folder)
+    shown = utility.tokenizer("s see {second} on cat\nAnswer:")["input_ids"]
+    assert utility.ask("s", "{second}", "cat") == shown
+
+
+def test_the_chat_template_is_used_where_there_is_one(folder: str) -> None:
+    utility = judge(folder, chat=None)
+    text = utility.tokenizer.decode(utility.ask("we", "cat", "dog"))
+    assert text.startswith("<s>")
+    assert "user we see cat on dog" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"question": "truth"}, "question='truth' is unknown: choose one of agreement, preference"),
+        ({"prompt": "{first} only"}, r"prompt must have \{first\} and \{second\}"),
+        ({"prompt": "{first} {second} {third}"}, r"prompt has \{third…\}: its places are"),
+        ({"prompt": "{first!r} {second}"}, r"prompt has \{first…\}: its places are"),
+        ({"prompt": "{first} {second} {"}, "prompt is not a template"),
+        ({"answers": {"cat": 1.0, "dog": 1.0}}, "at least two answers of different value"),
+        ({"answers": {"cat": 1.0, "": 0.0}}, "answers maps texts to finite numbers"),
+    ],
+)
+def test_bad_settings_are_named(folder: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        judge(folder, **options)
+
+
+def test_answers_that_the_vocabulary_cannot_tell_apart_are_named(folder: str) -> None:
+    with pytest.raises(ValueError, match=r"answers \['xyz'\] have no first token of their own"):
+        judge(folder, answers={"cat": 1.0, "xyz": 0.0}).score(["a"], ["the"], ["we"])
+
+
+def test_the_signature_tells_judges_apart_and_pickling_drops_the_network(folder: str) -> None:
+    utility = judge(folder)
+    utility.score(["a"], ["the"], ["we"])
+    assert utility.signature != judge(folder, both_orders=False).signature
+    assert utility.signature != judge(folder, answers={"cat": 1.0, "dog": 0.0}).signature
+    again = pickle.loads(pickle.dumps(utility))
+    assert again._network is None
+    assert again.score(["a"], ["the"], ["we"]) == pytest.approx(utility.score(["a"], ["the"], ["we"]))
+
+
+def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_pair("llama")[0].save_pretrained(tmp_path)
+    save_tokenizer_with_digits(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["llm_judge.py", "--judge", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "llm_judge.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "Monday." in out
+    once, both = (json.loads(line.split(": ")[1]) for line in out.splitlines()[-2:])
+    assert both[0] == both[1]
+    assert both[0] == pytest.approx(np.mean(once), abs=2e-3)
+
+
+def save_tokenizer_with_digits(folder: Path) -> None:
+    """The tiny tokenizer with the answers 1 to 5 in the place of five words."""
+    _, tokenizer = tiny_pair("llama")
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer.json"
+    core = json.loads(path.read_text(encoding="utf-8"))
+    words = core["model"]["vocab"]
+    for digit, word in enumerate(["hund", "lief", "ein", "hier", "katze"], 1):
+        words[str(digit)] = words.pop(word)
+    path.write_text(json.dumps(core), encoding="utf-8")
