@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo test test-slow test-network test-floors test-newest quality format eval-smoke clean
+.PHONY: help install demo test test-slow test-network test-floors test-newest docs quality format eval-smoke clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ demo: $(STAMP) ## see AC-PMBR work, offline, in about a minute
 	$(BIN)/acpmbr demo
 
 test: $(STAMP) ## run the tests (no network, a few minutes on 2 cores)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-slow: $(STAMP) ## run the tests that take minutes each
 	$(BIN)/python -m pytest -m slow
@@ -41,12 +41,16 @@ test-floors: ## run the tests on the lowest versions that pyproject.toml allows
 	.venv-floors/bin/uv pip compile pyproject.toml --extra test --resolution lowest-direct --quiet --output-file .venv-floors/floors.txt
 	.venv-floors/bin/python -m pip install --quiet --progress-bar off --requirement .venv-floors/floors.txt
 	.venv-floors/bin/python -m pip install --quiet --progress-bar off --no-deps --editable .
-	.venv-floors/bin/python -m pytest -W default
+	.venv-floors/bin/python -m pytest -W default -n 2
 
 test-newest: ## run the tests on the newest versions of everything, without constraints
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --progress-bar off --upgrade --editable '.[test]'
-	.venv-newest/bin/python -m pytest -W default
+	.venv-newest/bin/python -m pytest -W default -n 2
+
+docs: $(STAMP) ## build the documentation into site/; warnings are errors
+	$(BIN)/python -m pip install --quiet --progress-bar off '.[docs]'
+	$(BIN)/mkdocs build --strict
 
 quality: $(STAMP) ## ruff, mypy --strict on the package, and the import rules
 	$(BIN)/ruff check .

@@ -81,8 +81,9 @@ class Recipe(Configured):
     ) -> Recipe:
         """A recipe by name for these utilities, changed by keywords (those of `ACPMBR`).
 
-        "fast": 1 target score per candidate and 16 of a guide of BLEURT-20-D3's cost; "thorough": 32 and 512; "auto":
-        what is best known, today "thorough"; "paper-low", "paper-high": the paper's two settings to the letter.
+        "fast": 1 target score per candidate and 16 of a guide of BLEURT-20-D3's cost, without a guide 2; "thorough": 32
+        and 512, without a guide 64; "auto": at most what "thorough" spends, less where the choice is clear before
+        (`max_regret`); "paper-low", "paper-high": the paper's two settings to the letter.
         """
         if name not in NAMED:
             raise ValueError(f"recipe {name!r} is unknown: {suggest(name, NAMED)}")
@@ -143,6 +144,7 @@ class Named:
         agreement: γ.
         level: the paper's level, for the rates of known guides.
         paper: to the letter: its AC-ALS, reduction rates, uniform masks, no centring, its tolerance.
+        max_regret: where rounds may stop before their budget is spent; see `RoundsMBR`.
     """
 
     target: float
@@ -150,6 +152,7 @@ class Named:
     agreement: float
     level: str
     paper: bool = False
+    max_regret: str | None = None
 
     def budget(self, scores: float) -> Budget:
         return Budget(reduction=PAPER_SAMPLES / scores) if self.paper else Budget(scores_per_row=scores)
@@ -163,7 +166,7 @@ class Named:
 
 _LOW, _HIGH = (32, 512, 0.1, "low"), (1, 16, 1.0, "high")
 NAMED = {
-    "auto": Named(*_LOW),
+    "auto": Named(*_LOW, max_regret="auto"),
     "fast": Named(*_HIGH),
     "thorough": Named(*_LOW),
     "paper-low": Named(*_LOW, paper=True),
@@ -261,6 +264,8 @@ def default_decoder(
         values["budget"] = named.budget(named.target * (1 if guides and "guide_budgets" in cls.field_names() else 2))
     if "guide_budgets" in cls.field_names():
         values["guide_budgets"] = (named.budget(_guide_scores(named, target, guides)),)
+    if "max_regret" in cls.field_names():
+        values["max_regret"] = named.max_regret
     if "completer" in cls.field_names():
         if completer is None:
             completer = "als" if not guides else "agreement-als" if named.paper else "transfer"

@@ -23,7 +23,9 @@ ALLOWED = {
     "utilities": {"utilities"},
     "completion": {"completion"},
     "decoding": {"decoding", "utilities", "signature"},
-    **{name: set() for name in ("candidates", "matrix", "checks", "stage", "budget", "files", "signature")},
+    "candidates": {"engines"},
+    **{name: set() for name in ("matrix", "checks", "stage", "budget", "files", "signature")},
+    "engines": set(),
     "registry": {"decoding"},  # for its types alone
     "protocols": {"sampling"},  # for its types alone
     "recipe": {"decoding", "utilities"},

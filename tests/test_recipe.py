@@ -195,7 +195,7 @@ def test_a_decoder_switched_by_keyword_gets_the_recipes_budget():
 
 
 def test_keywords_change_a_given_recipe_too():
-    recipe = named("fast", seed=5)
+    recipe = named("fast", decoder="acpmbr", seed=5)
     mbr = ACPMBR(recipe=recipe, epsilon=0.1, scores_per_row=4)
     assert mbr.recipe.seed == 5
     assert mbr.recipe.sampling.sampler.truncation.epsilon == 0.1
@@ -251,7 +251,7 @@ def test_stages_as_names_dicts_and_objects_are_the_same():
 
 
 def test_a_recipe_is_frozen_and_a_file_with_a_typo_is_refused():
-    recipe = named()
+    recipe = named(decoder="acpmbr")
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.seed = 3
     with pytest.raises(ValueError, match="JSON object"):
@@ -266,8 +266,16 @@ def test_a_recipe_is_frozen_and_a_file_with_a_typo_is_refused():
             Recipe.from_dict(values)
 
 
+def test_a_setting_of_a_completer_chooses_a_decoder_that_completes():
+    assert named(rank=3).decoder.completer.rank == 3
+    assert named(distilled=(), rank=3).decoder.name == "pmbr"
+    assert named(completer="agreement-als", agreement=0.5).decoder.name == "acpmbr"
+
+
 def test_every_name_has_a_recipe():
-    for name in NAMED:
-        assert named(name).decoder.name == "acpmbr"
-        assert named(name, distilled=()).decoder.name == "pmbr"
+    for name, settings in NAMED.items():
+        assert named(name).decoder.name == ("acpmbr" if settings.paper else "rounds")
+        assert named(name, distilled=()).decoder.name == ("pmbr" if settings.paper else "rounds")
+    assert named("auto").decoder.max_regret == "auto"
+    assert named("thorough").decoder.max_regret is None
     assert UtilitySpec.of({"name": "chrf", "char_order": 4}).load().signature != load_utility("chrf").signature

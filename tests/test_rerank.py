@@ -27,9 +27,9 @@ def test_fast_uses_one_target_score_per_row():
     assert got.text == "the cat sat"
 
 
-def test_without_a_distilled_utility_it_is_pmbr():
+def test_without_a_distilled_utility_there_is_twice_as_much_to_spend():
     mbr = ACPMBR(target="chrf", recipe="fast")
-    assert mbr.decoder.name == "pmbr"
+    assert mbr.decoder.name == "rounds"
     assert mbr.decoder.budget.scores_per_row == 2
     mbr.rerank(CANDIDATES)
 
@@ -45,15 +45,15 @@ def test_known_partners_bring_the_papers_rate(name, low, high):
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"distilled": "bleu"}, "adaptive(confidence=0.99)"),
-        ({"distilled": "bleu", "confidence": 0.8}, "adaptive(confidence=0.8)"),
+        ({"distilled": "bleu", "decoder": "acpmbr"}, "adaptive(confidence=0.99)"),
+        ({"distilled": "bleu", "decoder": "acpmbr", "confidence": 0.8}, "adaptive(confidence=0.8)"),
         ({"distilled": "bleu", "completer": "agreement-als"}, "balanced"),
         ({"distilled": "bleu", "observation": "balanced"}, "balanced"),
         ({"distilled": "bleu", "recipe": "paper-low"}, "uniform"),
-        ({}, "balanced"),
+        ({"decoder": "pmbr"}, "balanced"),
     ],
 )
-def test_rounds_are_the_default_where_the_completer_knows_how_sure_it_is(settings, name):
+def test_a_decoder_that_completes_goes_in_rounds_where_the_completer_knows_how_sure_it_is(settings, name):
     assert ACPMBR(target="chrf", **settings).decoder.parts()["observation"] == name
 
 

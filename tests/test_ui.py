@@ -55,7 +55,8 @@ def test_the_page_shows_what_generate_gives(analysis: Analysis, workbench: Workb
     from hf_acpmbr.models import load_model
 
     model, tokenizer, language = load_model("embedded", source_language="en", target_language="de")
-    mbr = ACPMBR(tokenizer, target="embedded", distilled="embedded-d1", recipe="fast", num_candidates=20)
+    settings = {"decoder": "acpmbr", "recipe": "fast", "num_candidates": 20}
+    mbr = ACPMBR(tokenizer, target="embedded", distilled="embedded-d1", **settings)
     inputs = tokenizer(SOURCE, return_tensors="pt")
     limit = 2 * inputs["input_ids"].shape[1] + 20
     out = model.generate(

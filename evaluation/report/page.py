@@ -1,7 +1,8 @@
 """One self-contained page about a run: `python -m evaluation.report RUN [--output report.html]`.
 
 The key result first; tables with significance that sort, figures, signatures, and the sentences on which the decoders
-differ most, with the differences marked. Everything is inside the file, nothing is loaded from anywhere. Beside it lie the tables in Markdown, or in the formats that are asked for.
+differ most, with the differences marked. Everything is inside the file, nothing is loaded from anywhere. Beside it lie
+the tables in Markdown, or in the formats that are asked for.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _scrolled(table: Layout) -> str:
 
 def _figures(results: Results) -> list[str]:
     parts = []
-    for name, figure in figures(results):
+    # What the key result is about comes first: error or quality by cost.
+    for name, figure in sorted(figures(results), key=lambda found: found[0] == "mse_by_gamma"):
         # Every figure numbers its parts alike; inside one page the names must differ.
         inline = _distinct(svg(figure), f"{results.pair}-{name}-")
         parts.append(f"<figure>{inline}<figcaption>{html.escape(CAPTIONS[name])}</figcaption></figure>")

@@ -175,7 +175,8 @@ class EvaluationSettings(Section):
 
     def block_recipe(self, block: BlockSettings, guide: str | None) -> Recipe:
         """PMBR's recipe of a block, or that of AC-PMBR with this guide."""
-        return self._named(block.recipe, True, guide, **block.keywords(guide))
+        decoder = "pmbr" if guide is None else "acpmbr"
+        return self._named(block.recipe, True, guide, **{"decoder": decoder, **block.keywords(guide)})
 
     def _named(self, name: str, target: bool, guide: str | None, **changes: Any) -> Recipe:
         specs = [{"name": each, **self.utility_options.get(each, {})} for each in (self.target, guide or "")]

@@ -1,7 +1,7 @@
 """How much to do for a request within its time limit.
 
 Levels go from quick to thorough. What each costs per text is measured while the service runs, and a request gets the
-most thorough level that is expected to end in time. The limit is kept by prediction: a level that has begun is finished.
+most thorough level that is expected to end in time. The limit is kept by prediction: what has begun is finished.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Translator:
         ]
         self.seconds = [0.0] * len(levels)  # per text, an average that follows the load
 
-    def warm_up(self, text: str = "Where is the station?") -> None:
-        """Measure every level once; the first call of all pays for loading and is not counted."""
-        self.translate([text], 0)
+    def warm_up(self, texts: tuple[str, ...] = ("Hello!", "It is late.", "I see a house.", "She bought a book.")) -> None:
+        """Measure every level once, on a small batch; the first call of all pays for loading and is not counted."""
+        self.translate(list(texts), 0)
         for level in range(len(self.levels)):
-            self.seconds[level] = self._timed([text], level)[1]
+            self.seconds[level] = self._timed(list(texts), level)[1] / len(texts)
 
     def level_for(self, texts: int, seconds: float) -> int:
         """The most thorough level that should be done in time; the quickest if none is."""

@@ -47,16 +47,16 @@ def send(url: str, body: bytes, timeout: float = 120.0) -> tuple[int, Any, float
 def load(url: str, requests: int = 200, at_once: int = 8, time_limit: float = 5.0) -> dict[str, Any]:
     """Send them all; raises if one is lost, wrong or not JSON."""
 
-    def one(number: int) -> tuple[int, float, bool, int]:
+    def one(number: int) -> tuple[int, float, bool, list[int]]:
         body, expected = request_of(number, time_limit)
         status, answer, seconds = send(url, body)
         if status != expected:
             raise AssertionError(f"request {number}: status {status}, expected {expected}: {answer}")
         if status != 200:
             assert set(answer) == {"error"}, answer
-            return status, seconds, True, 0
+            return status, seconds, True, []
         assert len(answer["results"]) == len(json.loads(body)["texts"]), answer
-        return status, seconds, answer["in_time"], len(answer["results"])
+        return status, seconds, answer["in_time"], [result["level"] for result in answer["results"]]
 
     start = time.perf_counter()
     with ThreadPoolExecutor(at_once) as pool:
@@ -66,7 +66,7 @@ def load(url: str, requests: int = 200, at_once: int = 8, time_limit: float = 5.
         "requests": requests,
         "answered": len(answers),
         "statuses": dict(Counter(status for status, *_ in answers)),
-        "texts": sum(texts for *_, texts in answers),
+        "texts_at_level": dict(sorted(Counter(level for *_, levels in answers for level in levels).items())),
         "in_time": sum(in_time for status, _, in_time, _ in answers if status == 200),
         "median_seconds": round(statistics.median(seconds), 3),
         "slowest_seconds": round(seconds[-1], 3),

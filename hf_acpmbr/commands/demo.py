@@ -98,9 +98,9 @@ class Demo:
         guided = {**common, "distilled": self.distilled}
         self.methods = {
             "MBR": ACPMBR(self.tokenizer, decoder="mbr", **common),
-            "PMBR": ACPMBR(self.tokenizer, **common),
-            "AC-PMBR": ACPMBR(self.tokenizer, **guided),
-            # Equal shares for all rows complete the matrix best, rounds (the default) choose best.
+            "PMBR": ACPMBR(self.tokenizer, decoder="pmbr", **common),
+            "AC-PMBR": ACPMBR(self.tokenizer, decoder="acpmbr", **guided),
+            # Equal shares for all rows complete the matrix best, rounds choose best.
             "AC-PMBR, mask": ACPMBR(self.tokenizer, observation="balanced", **guided),
         }
 
@@ -239,7 +239,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             from ._demo_picture import draw
         except ImportError:
-            print("no picture: it needs matplotlib (pip install 'hf-acpmbr[demo]')")
+            print("no picture: it needs matplotlib (pip install 'hf-acpmbr[plots]')")
         else:
             draw(examples, demo, args.picture)
             print(f"picture: {args.picture}")

@@ -76,17 +76,16 @@ class Additive:
         """From (k,) gains of candidates against columns (places in the order), a prefix of it for every candidate."""
         n = len(self.features)
         depth = np.bincount(rows, minlength=n)
-        weight, unsure = np.empty(len(rows)), np.empty(len(rows))
+        weight, excess, doubt = np.empty(len(rows)), np.empty(len(rows)), np.zeros(n)
         for d in np.unique(depth[depth > 0]).tolist():
             at = depth[rows] == d
-            weight[at], unsure[at] = self.columns.weights(d)[places[at]], self.columns.doubt(d)[places[at]]
-        fit = _Fit(
-            scores, rows, places, depth, weight, np.bincount(rows, np.square(unsure), n).astype(np.float64), self
-        )
+            weight[at], excess[at] = self.columns.weights(d)[places[at]], self.columns.excess(d)[places[at]]
+            doubt[depth == d] = self.columns.doubt(d)
+        fit = _Fit(scores, rows, places, depth, weight, doubt, self)
         for _ in range(_SWEEPS):
             fit.sweep()
         self.mean, self.variance = fit.mean, fit.prior_variance
-        return fit.estimate(unsure)
+        return fit.estimate(excess)
 
 
 class _Fit:
@@ -99,15 +98,15 @@ class _Fit:
         places: IntArray,
         depth: IntArray,
         weight: FloatArray,
-        kappa: FloatArray,
+        doubt: FloatArray,
         model: Additive,
     ) -> None:
-        self.scores, self.rows, self.places, self.weight, self.kappa, self.model = (
+        self.scores, self.rows, self.places, self.weight, self.doubt, self.model = (
             scores,
             rows,
             places,
             weight,
-            kappa,
+            doubt,
             model,
         )
         self.n, self.depth, self.seen = len(depth), depth, depth > 0
@@ -156,7 +155,7 @@ class _Fit:
         tiny = 1e-18 + 1e-15 * float(np.square(self.scores).mean())
         pooled = max(pooled, tiny)
         self.own = (_PRIOR_DEGREES * pooled + squares) / (_PRIOR_DEGREES + self.degrees)
-        self.error = np.maximum(self.own * self.kappa, tiny)
+        self.error = np.maximum(self.own * self.doubt, tiny)
         self._prior(self.prior_variance or 0.5 * pooled, tiny)
 
     def _prior(self, variance: float, tiny: float) -> None:
@@ -173,20 +172,20 @@ class _Fit:
         self.shrink = np.where(self.seen, self.prior_variance / (self.prior_variance + self.error), 0.0)
         self.mean = self.prior + self.shrink * np.where(self.seen, self.row - self.prior, 0.0)
 
-    def estimate(self, unsure: FloatArray) -> Estimate:
+    def estimate(self, excess: FloatArray) -> Estimate:
         deviation = np.sqrt(self.prior_variance * (1.0 - self.shrink))
         depth = len(self.effects)
         mean = self.mean + float(self.model.columns.weights(depth) @ self.effects)
         contenders = np.lexsort((np.arange(self.n), -(mean + 2 * deviation)))[:_CONTENDERS]
-        return Estimate(mean, deviation, self._draws(mean, deviation, contenders, unsure), contenders)
+        return Estimate(mean, deviation, self._draws(mean, deviation, contenders, excess), contenders)
 
-    def _draws(self, mean: FloatArray, deviation: FloatArray, chosen: IntArray, unsure: FloatArray) -> FloatArray:
+    def _draws(self, mean: FloatArray, deviation: FloatArray, chosen: IntArray, excess: FloatArray) -> FloatArray:
         """Pseudo-references move candidates jointly: a normal number for each column times the entries' residuals."""
         place = np.full(self.n, -1)
         place[chosen] = np.arange(len(chosen))
         mine = place[self.rows] >= 0
         entries = np.zeros((len(chosen), len(self.effects)))
-        entries[place[self.rows[mine]], self.places[mine]] = (unsure * self.left)[mine]
+        entries[place[self.rows[mine]], self.places[mine]] = (excess * self.left)[mine]
         size = np.sqrt(np.square(entries).sum(1))
         wanted = deviation[chosen]
         joint: npt.NDArray[Any] = entries * np.where(size > 0, wanted / np.where(size > 0, size, 1.0), 0.0)[:, None]

@@ -100,6 +100,11 @@ class Columns:
         moved = start - profiles @ np.linalg.solve(system, profiles.T @ start) / width
         return np.asarray(moved / moved.sum())
 
-    def doubt(self, depth: int) -> FloatArray:
-        """(depth,) what unit noise in each entry adds to the weighted mean: 0 for those that are certain to be in."""
-        return np.asarray(self.weights(depth) * np.sqrt(1.0 - self.inclusion(depth)))
+    def excess(self, depth: int) -> FloatArray:
+        """(depth,) what each stands for beyond its own share."""
+        return np.asarray(self.weights(depth) - self.shares[self.order[:depth]])
+
+    def doubt(self, depth: int) -> float:
+        """The variance of a weighted mean of the first few against that of all, for entries of variance 1."""
+        unseen = self.shares[self.order[depth:]]
+        return float(np.square(self.excess(depth)).sum() + np.square(unseen).sum())

@@ -129,6 +129,7 @@ class Decoder(Stage, ABC):
             status=status,
             signature=self._signature(problem),
             calls=problem.calls(),
+            exact_calls=None if utility is None else problem.exact_calls(utility),
             seconds=dict(problem.seconds),
             paper_cost=sum(s.utility.parameters / rate for s, rate in rates) if rates else None,
             completion_error=completion_error(problem, matrix) if deciding is problem.prepared_target else None,
@@ -167,5 +168,6 @@ def exact_decision(decoder: Decoder, problem: Problem, scorer: Scorer, status: s
         rates=[(scorer, 1.0)],
         matrix=matrix,
         exact=True,
+        expected_regret=0.0,
         observed=observed,
     )

@@ -70,6 +70,7 @@ class Decision:
         guide_gains: (n,) what that guide says of every candidate, more is better.
         expected_regret: what the choice is expected to lose against full MBR's, in the target's units; 0 if exact, None
             where the decoder does not know.
+        exact_calls: pairs that full MBR with the deciding utility would have scored.
     """
 
     candidates: Candidates
@@ -92,6 +93,7 @@ class Decision:
     shortlist: IntArray | None = field(default=None, repr=False)
     guide_gains: FloatArray | None = field(default=None, repr=False)
     expected_regret: float | None = None
+    exact_calls: int | None = None
 
     @cached_property
     def ranking(self) -> IntArray:
@@ -132,9 +134,11 @@ class Decision:
 
     def summary(self) -> str:
         """One readable line: the choice, its expected utility, what was spent."""
-        spent = ", ".join(f"{count:,} {name}" for name, count in self.calls.items()) or "no"
+        spent = (", ".join(f"{count:,} {name}" for name, count in self.calls.items()) or "no") + " calls"
+        if self.exact_calls and not self.exact:
+            spent += f", full MBR has {self.exact_calls:,}"
         drawn = f"{len(self.candidates)} unique of {self.candidates.total}"
         return (
-            f"{self.text!r} (expected {self.expected[self.index]:.4g}; {drawn}; {spent} calls; {self.status}; "
+            f"{self.text!r} (expected {self.expected[self.index]:.4g}; {drawn}; {spent}; {self.status}; "
             f"{sum(self.seconds.values()):.2f} s)"
         )

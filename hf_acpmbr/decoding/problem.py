@@ -127,6 +127,14 @@ class Problem:
             return f"{name}[{checkpoints[place]}]"
         return name if place == 0 else f"{name}#{place + 1}"
 
+    def exact_calls(self, utility: Utility) -> int:
+        """Pairs that full MBR would score: a symmetric utility needs each pair of texts once."""
+        n, m = self.shape
+        if not utility.needs_reference:
+            return n
+        both = len(set(self.candidates.texts) & set(self.references.texts)) if utility.symmetric else 0
+        return n * m - both * (both - 1) // 2
+
     def calls(self) -> dict[str, int]:
         """Pairs really scored so far, for each utility."""
         calls: dict[str, int] = {}

@@ -31,6 +31,9 @@ _ROUNDS = 4
 _DOUBT = 1.0
 # With a stated regret or confidence the budget is opened step by step, from so many scores per candidate.
 _FIRST_STEP = 2
+# "auto": the largest of 0.0005, 0.001 and 0.005 with which the mean regret × 100 stayed below 0.1 on the stored and on
+# the embedded matrices, without a guide and with a good, a weak and a random one.
+_AUTO_REGRET = 0.001
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,13 @@ class RoundsMBR(Decoder):
         budget: at most so many of the pairs by the target.
         guide_budgets: how many by each guide; one for all guides, or one for each.
         max_regret: stop when the expected loss of the leader against full MBR is below this, in the target's units;
-            None spends the budget.
+            "auto" is a thousandth of the utility's scale, None spends the budget.
         confidence: stop when the leader is the best with this probability; 1 never stops for it.
     """
 
     budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64))
     guide_budgets: tuple[Budget, ...] = nested(several(Budget.check), lambda: (Budget(scores_per_row=512),))
-    max_regret: float | None = setting(None, optional(number(0, above=True)))
+    max_regret: float | str | None = setting(None, lambda name, value: _regret(name, value))
     confidence: float = setting(1.0, number(0, 1, above=True, note="1 never stops early"))
 
     name: ClassVar[str] = "rounds"
@@ -81,10 +84,11 @@ class RoundsMBR(Decoder):
         if budget >= n * m or n == 1:
             return exact_decision(self, problem, problem.target)
         race = _Race(problem, self.budgets_for(len(problem.guides)))
+        bound = self._bound(problem)
         early = ""
         for step in self._steps(n, budget):
             race.spend(step)
-            early = self._enough(race)
+            early = self._enough(race, bound)
             if early:
                 break
         return self._outcome(problem, race, budget, early)
@@ -97,10 +101,16 @@ class RoundsMBR(Decoder):
             step *= 2
         yield budget
 
-    def _enough(self, race: _Race) -> str:
+    def _bound(self, problem: Problem) -> float:
+        """The stated regret in the target's units; -1 where none is stated."""
+        if isinstance(self.max_regret, str):
+            return _AUTO_REGRET * problem.target.utility.scale
+        return -1.0 if self.max_regret is None else self.max_regret
+
+    def _enough(self, race: _Race, bound: float) -> str:
         """Why it can stop; empty while it cannot."""
-        if self.max_regret is not None and race.estimate.regret(race.leader) <= self.max_regret:
-            return f"expected regret below {self.max_regret:g}"
+        if race.estimate.regret(race.leader) <= bound:
+            return f"expected regret below {bound:g}"
         if self.confidence < 1 and race.estimate.confidence(race.leader) >= self.confidence:
             return f"the leader is {self.confidence:g} sure"
         return ""
@@ -240,6 +250,11 @@ class _Race:
         block = np.empty((self.block.size, width))
         block[place[self.rows[inside]], self.places[inside]] = self.values[inside]
         self.columns.learn(block, self.block, self.n)
+
+
+def _regret(name: str, value: object) -> float | str | None:
+    """The check of `max_regret`."""
+    return value if value == "auto" and isinstance(value, str) else optional(number(0, above=True))(name, value)
 
 
 def reach(depths: IntArray, allowance: int, most: int) -> int:

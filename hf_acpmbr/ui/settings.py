@@ -93,7 +93,12 @@ class Form:
         """The recipe that the form describes."""
         guides = [] if self.guide == NO_GUIDE else [self.guide]
         return Recipe.named(
-            self.recipe, target=self.target, distilled=guides, seed=self.seed, num_candidates=self.candidates
+            self.recipe,
+            target=self.target,
+            distilled=guides,
+            seed=self.seed,
+            num_candidates=self.candidates,
+            decoder="acpmbr" if guides else "pmbr",  # the page is about the matrix, which these complete
         )
 
 

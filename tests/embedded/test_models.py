@@ -138,10 +138,10 @@ def test_the_guide_lowers_the_error_at_equal_cost(
         pool, truth = output.candidates[0], output.decisions[0].matrix
         found = []
         for guides, settings in (
-            ([], {}),
+            ([], {"decoder": "pmbr"}),
             ([guide], {"completer": "agreement-als"}),
             ([guide], {"observation": "balanced"}),
-            ([guide], {}),
+            ([guide], {"decoder": "acpmbr"}),
         ):
             method = ACPMBR(target=target, distilled=guides, recipe="fast", **settings)
             found.append(method.decoder.decode(pool, target=target, guides=guides, full_matrix=truth).completion_error)

@@ -62,8 +62,9 @@ TRANSLATE = {
     "llama": ["--model", published.LLAMA, "--chat", "--prompt", "see {source}", "--target", "comet"],
     "qwen": ["--model", published.QWEN, "--chat", "--target", "xcomet-xl"],
 }
-EXAMPLES = [
-    *commands(*sorted((ROOT / "examples").glob("*.py")), program="python"),
+_PROGRAMS = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem != "llm_judge"]
+EXAMPLES = [  # a judge's answers need tokens of their own, which the tiny chat models do not have
+    *commands(*_PROGRAMS, program="python"),
     *commands(*sorted((ROOT / "docs").rglob("*.md")), program="accelerate launch"),
 ]
 FILES = ["--hypotheses", "hypotheses.txt", "--references", "references.txt", "--sources", "src.txt"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,8 @@ from transformers import GenerationConfig
 
 from hf_acpmbr.sampling import Truncation
 from hf_acpmbr.sampling._draw import draw
+from hf_acpmbr.sampling._step import Step
+from hf_acpmbr.sampling._survivors import Survivors, among_top, on_host
 from tests.models import tiny_model
 
 
@@ -51,16 +55,51 @@ def test_equals_the_warpers_that_generate_would_use(fields: dict[str, float]) ->
     assert torch.equal(Truncation.from_generation_config(config).warpers()(ids, scores), expected)
 
 
+@pytest.mark.parametrize("find", [on_host, among_top])
 @pytest.mark.parametrize("epsilon", [0.001, 0.02, 0.2, 0.9])
-def test_epsilon_alone_keeps_the_tokens_that_the_warper_keeps(epsilon: float) -> None:
+def test_epsilon_alone_keeps_the_tokens_that_the_warper_keeps(
+    epsilon: float, find: Callable[[Step], Survivors | None]
+) -> None:
     torch.manual_seed(0)
     scores, ids = 3 * torch.randn(200, 30), torch.zeros(200, 1, dtype=torch.long)
     scores[:20, 0] = -torch.inf
-    scores[20:40] = 0.0
+    scores[20:40] = -torch.inf
+    scores[20:40, 5] = scores[20:40, 3] = 1.0  # no other, and equally probable
     expected = Truncation(epsilon=epsilon).warpers()(ids, scores) > -torch.inf
-    kept_scores, keep = Truncation(epsilon=epsilon).bind()(ids, scores)
-    assert torch.equal(keep, expected)
-    assert kept_scores is scores
+    warpers, left = Truncation(epsilon=epsilon).up_to_epsilon()
+    assert (len(warpers), left) == (0, epsilon)
+    found = find(Step(scores, scores, epsilon=left))
+    assert found is not None
+    assert np.array_equal(np.stack([found.rows, found.tokens], axis=1), expected.nonzero().numpy())
+    q = scores.double().log_softmax(-1)[found.rows, found.tokens]
+    np.testing.assert_allclose(found.logprobs, q, atol=1e-6)
+
+
+def test_epsilon_is_left_to_the_end_only_where_it_is_the_end() -> None:
+    warpers, epsilon = Truncation(temperature=0.5, top_k=3).up_to_epsilon()
+    assert ([type(item).__name__ for item in warpers], epsilon) == (
+        ["TemperatureLogitsWarper", "TopKLogitsWarper"],
+        0.02,
+    )
+    warpers, epsilon = Truncation(eta=0.01).up_to_epsilon()
+    assert ([type(item).__name__ for item in warpers], epsilon) == (["EpsilonLogitsWarper", "EtaLogitsWarper"], None)
+
+
+def test_more_equal_tokens_than_could_reach_epsilon_are_all_drawn_on_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scores, uniforms = torch.zeros(2, 400), (np.arange(400) + 0.5) / 400
+    assert among_top(Step(scores, scores, epsilon=0.02)) is None
+    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: False)
+    monkeypatch.setattr(Step, "to", lambda step, device: _freed(step, monkeypatch))
+    children = draw(Step(scores, scores, epsilon=0.02), np.repeat([0, 1], 400), np.tile(uniforms, 2))
+    assert children.tokens.tolist() == [*range(400), *range(400)]
+    np.testing.assert_allclose(children.logprobs, -np.log(400), atol=1e-6)
+
+
+def _freed(step: Step, monkeypatch: pytest.MonkeyPatch) -> Step:
+    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: True)
+    return step
 
 
 def test_a_config_that_leaves_top_k_unset_has_none() -> None:
@@ -75,8 +114,13 @@ def test_wrong_values_name_the_field(field: str, value: float) -> None:
         Truncation(**{field: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("epsilon", [None, 0.001])
+@pytest.mark.parametrize("free", [True, False])
 @pytest.mark.parametrize("width", [3, 40])
-def test_draw_inverts_the_cumulative_distribution_in_token_order(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draw_inverts_the_cumulative_distribution_in_token_order(
+    width: int, free: bool, epsilon: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: free)
     q = np.zeros((2, width))  # wide: most tokens are cut; narrow: most survive
     q[0, [0, 2]], q[1, :2] = (0.25, 0.75), (0.5, 0.5)
     with np.errstate(divide="ignore"):
@@ -84,7 +128,7 @@ def test_draw_inverts_the_cumulative_distribution_in_token_order(width: int, mon
     rows, uniforms = np.array([0, 0, 0, 1, 1]), np.array([0.0, 0.24999, 0.25001, 0.49, np.nextafter(1, 0)])
     for entries in (1 << 22, 1):  # all rows at once, and row by row
         monkeypatch.setattr("hf_acpmbr.sampling._draw._MAX_ENTRIES", entries)
-        children = draw(torch.zeros(2, width).log_softmax(-1), scores, scores > -torch.inf, rows, uniforms)
+        children = draw(Step(torch.zeros(2, width), scores, epsilon=epsilon), rows, uniforms)
         assert children.parents.tolist() == [0, 0, 1, 1]
         assert children.tokens.tolist() == [0, 2, 0, 1]
         assert children.child_of.tolist() == [0, 0, 1, 2, 3]
@@ -92,8 +136,14 @@ def test_draw_inverts_the_cumulative_distribution_in_token_order(width: int, mon
         np.testing.assert_allclose(children.logprobs, np.log(1 / width), atol=1e-6)
 
 
-@given(seed=st.integers(0, 10**6), rows=st.integers(1, 6), width=st.integers(1, 60), share=st.floats(0.0, 0.95))
-def test_draw_agrees_with_a_search_row_by_row(seed: int, rows: int, width: int, share: float) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 6),
+    width=st.integers(1, 60),
+    share=st.floats(0.0, 0.95),
+    cuts=st.booleans(),
+)
+def test_draw_agrees_with_a_search_row_by_row(seed: int, rows: int, width: int, share: float, cuts: bool) -> None:
     random = np.random.default_rng(seed)
     scores = random.normal(size=(rows, width))
     banned = random.random((rows, width)) < share
@@ -101,11 +151,13 @@ def test_draw_agrees_with_a_search_row_by_row(seed: int, rows: int, width: int, 
     scores[banned] = -np.inf
     row_of = np.sort(random.integers(rows, size=30))
     uniforms = random.random(30)
-    children = draw(torch.tensor(scores), torch.tensor(scores), torch.tensor(~banned), row_of, uniforms)
+    both = torch.tensor(scores)
+    children = draw(Step(both, both, cuts=cuts), row_of, uniforms)
     for sample, child in enumerate(children.child_of.tolist()):
         q = np.exp(scores[row_of[sample]])
         q /= q.sum()
         assert children.parents[child] == row_of[sample]
         assert children.tokens[child] == np.searchsorted(np.cumsum(q), uniforms[sample], side="right")
         assert children.sampling_logprobs[child] == pytest.approx(np.log(q[children.tokens[child]]), abs=1e-9)
+        assert children.logprobs[child] == pytest.approx(children.sampling_logprobs[child], abs=1e-9)
     assert sorted(set(children.child_of.tolist())) == list(range(len(children.tokens)))

@@ -1,0 +1,155 @@
+"""Rounds: the weights of pseudo-references against their definitions, the choice against full MBR and halving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hf_acpmbr import Candidates
+from hf_acpmbr.budget import Budget
+from hf_acpmbr.decoding import MBR, HalvingMBR, RoundsMBR
+from hf_acpmbr.decoding._additive import Additive
+from hf_acpmbr.decoding._columns import Columns
+from hf_acpmbr.decoding.rounds import reach
+from hf_acpmbr.utilities import MatrixUtility
+
+from .worlds import World
+
+
+def drawn(shares, seed=0) -> Columns:
+    size = len(shares)
+    return Columns.draw(np.asarray(shares), np.arange(size), np.arange(size), np.random.default_rng(seed))
+
+
+def clusters(seed: int, size: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Similarities of texts of three kinds, and how often each was drawn."""
+    random = np.random.default_rng(seed)
+    kinds = np.eye(3)[random.choice(3, size, p=[0.6, 0.3, 0.1])]
+    vectors = kinds + 0.2 * random.normal(size=(size, 3))
+    similarity = np.exp(-((vectors[:, None] - vectors[None]) ** 2).sum(-1))
+    return similarity, random.zipf(2.0, size).clip(max=20)
+
+
+def decode(matrix, counts, budget, seed=0, guides=(), **options):
+    texts = tuple(map(str, range(len(matrix))))
+    helpers = [MatrixUtility(guide, texts, name=f"guide{k}") for k, guide in enumerate(guides)]
+    decoder = RoundsMBR(Budget(scores_per_row=budget), (Budget(scores_per_row=16),), **options)
+    return decoder.decode(Candidates(texts, counts), None, MatrixUtility(matrix, texts), helpers, seed=seed)
+
+
+def test_all_pseudo_references_together_have_their_own_shares():
+    shares = np.random.default_rng(0).dirichlet(np.ones(9))
+    columns = drawn(shares)
+    np.testing.assert_allclose(columns.weights(9), shares[columns.order])
+    assert columns.doubt(9) == pytest.approx(0)
+    assert np.all(np.diff([columns.doubt(depth) for depth in range(1, 10)]) < 0)
+
+
+def test_the_heaviest_come_first_and_the_others_by_weight():
+    shares = np.array([0.3, 0.2, 0.15, 0.1, 0.15, 0.07, 0.03])
+    shares = shares / shares.sum()
+    orders = [drawn(shares, seed).order for seed in range(2000)]
+    assert all(set(order[:4].tolist()) == {0, 1, 2, 4} for order in orders)
+    fifth = np.bincount([order[4] for order in orders], minlength=7) / 2000
+    np.testing.assert_allclose(fifth[[3, 5, 6]], np.array([0.1, 0.07, 0.03]) / 0.2, atol=0.04)
+
+
+def test_calibrated_weights_bring_the_sample_closer_to_the_population():
+    better = []
+    for seed in range(30):
+        matrix, counts = clusters(seed)
+        shares = counts / counts.sum()
+        columns = drawn(shares, seed)
+        plain = columns.weights(8)
+        columns.learn(matrix[:, columns.order[:8]], np.arange(60), 60)
+        block, truth = matrix[:, columns.order[:8]], matrix @ shares
+        errors = [np.std(block @ weights - truth) for weights in (plain, columns.weights(8))]
+        better.append(errors[1] / errors[0])
+    assert np.mean(better) < 0.7
+
+
+def test_with_every_score_the_model_has_the_exact_means():
+    matrix, counts = clusters(1)
+    shares = counts / counts.sum()
+    columns = drawn(shares)
+    model = Additive(columns, np.ones((60, 1)), [], np.random.default_rng(0))
+    rows, places = (index.ravel() for index in np.indices(matrix.shape))
+    got = model.fit(matrix[rows, columns.order[places]], rows, places)
+    np.testing.assert_allclose(got.mean, matrix @ shares, atol=1e-6)
+    assert got.regret(int(np.argmax(got.mean))) < 1e-6
+
+
+def test_a_candidate_with_one_lucky_score_does_not_lead():
+    random = np.random.default_rng(0)
+    truth = np.linspace(0, 1, 20)
+    matrix = truth[:, None] + random.normal(0, 0.5, (20, 40))
+    columns = drawn(np.full(40, 1 / 40))
+    depth = np.where(np.arange(20) >= 15, 40, 3)
+    depth[0] = 1
+    rows = np.repeat(np.arange(20), depth)
+    places = np.concatenate([np.arange(d) for d in depth])
+    matrix[0, columns.order[0]] += 3
+    got = Additive(columns, np.ones((20, 1)), [], random).fit(matrix[rows, columns.order[places]], rows, places)
+    assert np.argmax(got.mean) >= 15
+    assert got.deviation[0] > 3 * got.deviation[19]
+
+
+@pytest.mark.parametrize(("depths", "allowance"), [([0, 0, 0], 7), ([3, 0, 5], 6), ([2, 2], 0), ([0], 100)])
+def test_reach_is_the_deepest_common_depth_that_is_paid_for(depths, allowance):
+    got = reach(np.array(depths), allowance, 9)
+    costs = [sum(max(depth - have, 0) for have in depths) for depth in range(10)]
+    assert got == max(depth for depth in range(10) if costs[depth] <= allowance)
+
+
+def test_a_stated_regret_saves_calls_and_is_kept():
+    spent, lost = [], []
+    for seed in range(20):
+        matrix, counts = clusters(seed)
+        expected = matrix @ (counts / counts.sum())
+        got = decode(matrix, counts, 8, seed, max_regret=0.02)
+        if "stopped early" in got.status:
+            assert got.expected_regret <= 0.02
+        spent.append(got.total_calls / decode(matrix, counts, 8, seed).total_calls)
+        lost.append(expected.max() - expected[got.index])
+    assert np.mean(spent) < 0.9
+    assert np.mean(lost) <= 1.2 * 0.02
+
+
+def test_exact_where_the_budget_reaches_every_pair():
+    world = World.make(1)
+    got = RoundsMBR(Budget(reduction=1)).decode(world.candidates(), target=world.target())
+    full = MBR().decode(world.candidates(), target=world.target())
+    np.testing.assert_allclose(got.expected, full.expected)
+    assert got.exact
+    assert got.expected_regret == 0
+
+
+def test_guides_are_scored_within_their_own_budget():
+    matrix, counts = clusters(3)
+    noise = np.random.default_rng(0).normal(0, 0.05, matrix.shape)
+    got = decode(matrix, counts, 1, guides=[matrix + noise, matrix.T])
+    assert 0 < got.calls["guide0"] <= 16 * counts.sum()
+    assert 0 < got.calls["guide1"] <= 16 * counts.sum()
+    with pytest.raises(ValueError, match="guide_budgets has 2 budgets for 3 guides"):
+        RoundsMBR(guide_budgets=(Budget(reduction=2),) * 2).check_utilities(True, 3)
+
+
+def test_the_summary_says_what_full_mbr_would_have_cost():
+    matrix, counts = clusters(4)
+    assert "full MBR has 3,600" in decode(matrix, counts, 1).summary()
+
+
+def test_real_matrices_half_the_calls_of_halving_choose_better(shared_data: Path):
+    losses: dict[str, list[float]] = {"rounds": [], "halving": []}
+    for file in sorted((shared_data / "matrices").glob("*.npz")):
+        with np.load(file) as data:
+            matrix, counts = data["target"].astype(float), data["counts"].astype(np.int64)
+        texts, expected = tuple(map(str, range(len(counts)))), matrix @ (counts / counts.sum())
+        halving = HalvingMBR(Budget(scores_per_row=2))
+        for seed in range(5):
+            other = halving.decode(Candidates(texts, counts), target=MatrixUtility(matrix, texts), seed=seed)
+            for name, got in (("rounds", decode(matrix, counts, 1, seed)), ("halving", other)):
+                losses[name].append(expected.max() - expected[got.index])
+    assert np.mean(losses["rounds"]) < 0.6 * np.mean(losses["halving"])
