@@ -389,7 +389,10 @@ def test_a_visitor_types_runs_sees_table_and_map_and_changes_the_budget(visit: A
     hovered = visit.inner_text("#matrix .map-hover")
     assert re.search(r"true: [\d.]+", hovered)
     assert "candidate 1:" in hovered
-    assert visit.evaluate("document.documentElement.scrollWidth") <= 420, "nothing is wider than a phone"
+    for name in ("Choice", "Candidates", "Matrix", "Cost", "Rounds"):
+        tab.get_by_text(name, exact=True).last.click(force=True)
+        visit.wait_for_timeout(300)
+        assert visit.evaluate("document.documentElement.scrollWidth") <= 420, f"{name} is wider than a phone"
     visit.fill("#budget input[type=number]", "64")
     visit.press("#budget input[type=number]", "Enter")
     visit.dispatch_event("#budget input[type=range]", "pointerup")

@@ -1,11 +1,11 @@
-"""Any utility of hf_acpmbr as an `evaluate` metric: `evaluate.load(folder, "chrf")`, `evaluate.load(folder, "embedded")`.
+"""Any utility of hf_acpmbr as an `evaluate` metric, by configuration name: `evaluate.load(folder, "chrf")`.
 
 `evaluate` loads a script that has the name of its folder or Space: rename this file with it.
 """
 
 import evaluate
-from hf_acpmbr import available_utilities
-from hf_acpmbr import load_utility
+
+from hf_acpmbr import available_utilities, load_utility
 
 DEFAULT = "chrf"
 

@@ -58,7 +58,9 @@ class Translator:
         ]
         self.seconds = [0.0] * len(levels)  # per text, an average that follows the load
 
-    def warm_up(self, texts: tuple[str, ...] = ("Hello!", "It is late.", "I see a house.", "She bought a book.")) -> None:
+    def warm_up(
+        self, texts: tuple[str, ...] = ("Hello!", "It is late.", "I see a house.", "She bought a book.")
+    ) -> None:
         """Measure every level once, on a small batch; the first call of all pays for loading and is not counted."""
         self.translate(list(texts), 0)
         for level in range(len(self.levels)):

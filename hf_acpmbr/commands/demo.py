@@ -22,7 +22,8 @@ from ._resumable import hide_loading_bars
 OTHER_LANGUAGE = {"de": "en", "en": "de"}
 MODEL, TARGET, DISTILLED = "embedded", "embedded", "embedded-d1"
 BEAM = "beam search"
-_SHOWN = (BEAM, "MBR", "AC-PMBR")
+DEFAULT = "rounds"
+_SHOWN = (BEAM, "MBR", DEFAULT)
 _REAL = "acpmbr demo --model facebook/m2m100_418M --target bleurt-20 --distilled bleurt-20-d3"
 _YELLOW, _PLAIN = "\033[33m", "\033[0m"
 
@@ -77,7 +78,7 @@ class Example:
 
 
 class Demo:
-    """A translator with beam search, MBR, PMBR and AC-PMBR, the latter also with a balanced mask.
+    """A translator with beam search, MBR, the default, PMBR and AC-PMBR, the latter also with a balanced mask.
 
     Args:
         model: name for `load_model`.
@@ -98,6 +99,7 @@ class Demo:
         guided = {**common, "distilled": self.distilled}
         self.methods = {
             "MBR": ACPMBR(self.tokenizer, decoder="mbr", **common),
+            DEFAULT: ACPMBR(self.tokenizer, **guided),
             "PMBR": ACPMBR(self.tokenizer, decoder="pmbr", **common),
             "AC-PMBR": ACPMBR(self.tokenizer, decoder="acpmbr", **guided),
             # Equal shares for all rows complete the matrix best, rounds choose best.
@@ -175,7 +177,7 @@ def marked(text: str, other: str, colour: bool) -> str:
 
 
 def describe(example: Example, target: Utility, colour: bool = False) -> str:
-    """One sentence: what beam search, full MBR and AC-PMBR chose, what differs, how good it is, what it cost."""
+    """One sentence: what beam search, full MBR and the default chose, what differs, how good it is, what it cost."""
     n, drawn = len(example.candidates), example.candidates.total
     lines = [f"{OTHER_LANGUAGE[example.to]}→{example.to}  {example.source}"]
     if example.reference is not None:

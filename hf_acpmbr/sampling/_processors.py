@@ -6,18 +6,40 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process as lp
 
-from .base import Request
+from ..candidates import IntArray
+from .base import Request, rows_of
 
 
 def for_source(request: Request, source: int, rows: int) -> LogitsProcessorList:
     """The request's processors, bound to a batch whose `rows` rows all belong to one source."""
     return LogitsProcessorList(
-        _REBIND[type(item)](item, request, source, rows) if type(item) in _REBIND else copy.copy(item)
+        _REBIND[type(item)](item, request, source, rows)
+        if type(item) in _REBIND
+        else for_rows(copy.copy(item), np.full(rows, source), len(request.keys))
         for item in request.logits_processor
     )
+
+
+def for_rows(item: Any, sources: IntArray, count: int) -> Any:
+    """The processor for rows of `sources` (U,), where it holds one value for each of `count` sources; else itself.
+
+    From transformers 5.23 on, the repetition penalty knows the padding of each row's prompt.
+    """
+    if not holds_value_per_source(item):
+        return item
+    twin = copy.copy(item)
+    repeated = len(item.prompt_ignore_length) // count  # generate may have repeated each source
+    twin.prompt_ignore_length = rows_of(item.prompt_ignore_length, sources * repeated)
+    return twin
+
+
+def holds_value_per_source(item: Any) -> bool:
+    return type(item) is lp.RepetitionPenaltyLogitsProcessor and isinstance(item.prompt_ignore_length, torch.Tensor)
 
 
 def row_keyed(processors: LogitsProcessorList) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList
 
-from ._processors import split_bans, without_normalisation, writes_into_scores
+from ..candidates import IntArray
+from ._processors import for_rows, holds_value_per_source, split_bans, without_normalisation, writes_into_scores
 from .truncation import Truncation
 
 
@@ -56,9 +57,15 @@ class Step:
 
 
 class Scoring:
-    """From the logits of prefixes to the Step that is drawn from: a request's processors, then the truncation."""
+    """From the logits of prefixes to the Step that is drawn from: a request's processors, then the truncation.
 
-    def __init__(self, processors: LogitsProcessorList, truncation: Truncation, device: torch.device) -> None:
+    `count` is the number of sources that the processors were made for.
+    """
+
+    def __init__(
+        self, processors: LogitsProcessorList, truncation: Truncation, device: torch.device, count: int = 1
+    ) -> None:
+        self._count = count
         warpers, self._epsilon = truncation.up_to_epsilon(str(device))
         if self._epsilon and not warpers:
             processors = without_normalisation(processors)
@@ -67,15 +74,16 @@ class Scoring:
         self._cuts = bool(self._epsilon) or bool(warpers)
         # One by one: a LogitsProcessorList looks up each signature at every call, which a small model notices.
         self._all: list[Any] = [*constraints, *warpers]
+        self._keyed = any(map(holds_value_per_source, self._all))
         self._banned = torch.tensor(banned, device=device) if banned else None
 
-    def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> Step:
-        """`ids`: (U, P + t); `logits`: (U, V), float32, which this may write into."""
+    def __call__(self, ids: torch.Tensor, logits: torch.Tensor, sources: IntArray) -> Step:
+        """`ids`: (U, P + t); `logits`: (U, V), float32, which this may write into; `sources`: (U,)."""
         removed = None
         if self._banned is not None:
             removed = logits[:, self._banned].logsumexp(dim=-1)
             logits[:, self._banned] = -torch.inf
         scores = logits.clone() if self._copy else logits
-        for process in self._all:
+        for process in [for_rows(item, sources, self._count) for item in self._all] if self._keyed else self._all:
             scores = process(ids, scores)
         return Step(logits, scores, removed, self._epsilon, self._cuts)

@@ -81,7 +81,7 @@ def among_top(step: Step) -> Survivors | None:
     """
     assert step.epsilon is not None
     vocabulary = step.scores.shape[1]
-    width = min(vocabulary, math.floor(1 / step.epsilon) + 1)
+    width = min(vocabulary, math.floor(1 / step.epsilon) + 2)
     values, tokens = step.scores.topk(width, dim=-1)
     normaliser = step.scores.logsumexp(dim=-1)
     logits, own = values, normaliser

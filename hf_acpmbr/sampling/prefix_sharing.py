@@ -72,7 +72,9 @@ class _Run:
     def __init__(self, sampler: PrefixSharing, request: Request, n: int, seed: int) -> None:
         self.request, self.n, self.max_rows = request, n, sampler.max_rows
         self.forward = Forward(request)
-        self.scoring = Scoring(request.logits_processor, sampler.truncation, request.input_ids.device)
+        self.scoring = Scoring(
+            request.logits_processor, sampler.truncation, request.input_ids.device, len(request.keys)
+        )
         self.uniforms = [UniformStream(seed, key, n) for key in request.keys]
         self.finished = [Finished() for _ in request.keys]
         self.model_rows = np.zeros(len(request.keys), dtype=np.int64)
@@ -101,7 +103,7 @@ class _Run:
     def _split(self, prefixes: Prefixes, logits: torch.Tensor, cache: PrefixCache) -> list[_Waiting]:
         """Draw the next token of every sample; put finished prefixes away and divide the others into passes."""
         self.model_rows += np.bincount(prefixes.sources, minlength=len(self.model_rows))
-        step = self.scoring(prefixes.ids, logits.to(prefixes.ids.device))
+        step = self.scoring(prefixes.ids, logits.to(prefixes.ids.device), prefixes.sources)
         children = draw(step, prefixes.row_of, self._uniforms_for(prefixes))
         grown = prefixes.grown(children)
         done = self.request.stopping_criteria(grown.ids, None).cpu().numpy()

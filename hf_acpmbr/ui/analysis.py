@@ -200,6 +200,7 @@ def other_choices(analysis: Analysis, beam: str, beam_seconds: float, beam_expec
         choices.append(
             Choice(name, decision.text, dict(decision.calls), seconds, _true(analysis, decision.index), error)
         )
+    choices.append(_default_choice(analysis, target))
     if analysis.guide_scores is not None:
         guide = analysis.guide_scores
         means = guide.matrix @ pool.weights
@@ -207,6 +208,25 @@ def other_choices(analysis: Analysis, beam: str, beam_seconds: float, beam_expec
         calls = {guide.utility.name: guide.matrix.size}
         choices.append(Choice("Guide alone", pool.texts[best], calls, guide.seconds, _true(analysis, best)))
     return choices
+
+
+def _default_choice(analysis: Analysis, target: Utility) -> Choice:
+    """What the package's default decoder chooses with the same budgets, from the scores that are there."""
+    ours = analysis.recipe.decoder
+    settings: dict[str, object] = {"name": "rounds"}
+    if isinstance(ours, PMBR):
+        settings["budget"] = ours.budget
+    if isinstance(ours, AgreementPMBR):
+        settings["guide_budgets"] = ours.guide_budgets
+    pool, guide = analysis.candidates, analysis.guide_scores
+    decision = DECODERS.build(settings).decode(
+        pool,
+        target=target,
+        guides=[] if guide is None else [guide.stored(pool.texts)],
+        source=analysis.source,
+        seed=analysis.recipe.seed,
+    )
+    return Choice("Rounds (default)", decision.text, dict(decision.calls), None, _true(analysis, decision.index))
 
 
 def intervals(analysis: Analysis) -> FloatArray | None:

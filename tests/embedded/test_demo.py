@@ -17,7 +17,7 @@ def test_demo_translates_a_sentence_of_ones_own(capsys: pytest.CaptureFixture[st
     picture = tmp_path / "demo.png"
     assert main(["demo", "--source", "She is reading a book.", "--candidates", "32", "--picture", str(picture)]) == 0
     printed = capsys.readouterr().out
-    for name in ("beam search", "MBR", "PMBR", "AC-PMBR", "AC-PMBR, mask"):
+    for name in ("beam search", "MBR", "rounds", "PMBR", "AC-PMBR", "AC-PMBR, mask"):
         assert f"\n  {name} " in printed
     for word in ("She is reading a book.", "of the cost", "wins/losses"):
         assert word in printed

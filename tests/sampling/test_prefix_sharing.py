@@ -13,6 +13,7 @@ from scipy import stats
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from hf_acpmbr.sampling import Samples, Truncation, source_key
+from hf_acpmbr.sampling.chunked import Chunked
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
 from hf_acpmbr.sampling.randomness import UniformStream
 from tests.models import DECODER_ONLY, ENCODER_DECODER, EOS, tiny_model
@@ -195,6 +196,15 @@ def test_constraining_processors_hold() -> None:
             pairs = list(itertools.pairwise(ids))
             assert len(set(pairs)) == len(pairs)
             assert EOS not in ids[:3]
+
+
+@pytest.mark.parametrize("sampler", [PrefixSharing(truncation=FLAT), Chunked(truncation=FLAT, max_rows=7)])
+def test_the_repetition_penalty_of_padded_prompts_is_that_of_each_alone(sampler: PrefixSharing | Chunked) -> None:
+    settings = {"max_new_tokens": 4, "repetition_penalty": 3.0}
+    together = sampler.sample(request(tiny_model("llama"), SOURCES, **settings), 60)
+    for source, samples in zip(SOURCES, together, strict=True):
+        (alone,) = sampler.sample(request(tiny_model("llama"), [source], **settings), 60)
+        assert same(samples, alone)
 
 
 def test_processors_that_write_in_place_do_not_touch_the_model_log_probabilities() -> None:

@@ -45,7 +45,7 @@ class Reads(TorchFunctionMode):
         if name in ("__getitem__", "__setitem__"):  # by a mask: its size must be known first
             return any(isinstance(part, torch.Tensor) and part.dtype == torch.bool for part in args[1:])
         if name == "to":
-            return "cpu" in map(str, args[1:])
+            return "cpu" in args[1:]
         return name in WAITING and not any(args[0] is result for result in self._read)  # read already
 
 

@@ -1,0 +1,63 @@
+"""The folder for a Space: any utility by configuration name through `evaluate.load`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import evaluate
+import pytest
+import sacrebleu
+
+from hf_acpmbr import load_utility
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "evaluate_space"
+TEXTS = {"predictions": ["the cat sat", "a dog ran home"], "references": ["a cat sat", "the dogs ran"]}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
+        monkeypatch.setattr(f"evaluate.config.{name}", str(tmp_path / name))
+
+
+def load(*names: str, **options: Any) -> Any:
+    return evaluate.load(str(FOLDER), *names, **options)
+
+
+def test_the_default_is_chrf_as_sacrebleu_computes_it() -> None:
+    expected = [
+        sacrebleu.sentence_chrf(hypothesis, [reference]).score
+        for hypothesis, reference in zip(TEXTS["predictions"], TEXTS["references"], strict=True)
+    ]
+    for metric in (load(), load("chrf")):
+        result = metric.compute(**TEXTS)
+        assert result["scores"] == pytest.approx(expected)
+        assert result["mean_score"] == pytest.approx(sum(expected) / 2)
+
+
+def test_the_configuration_name_is_the_utility_and_options_reach_it() -> None:
+    metric = load("embedded", utility_options={"device": "cpu"})
+    assert metric.config_name == "embedded"
+    expected = load_utility("embedded", device="cpu").score(TEXTS["predictions"], TEXTS["references"])
+    assert metric.compute(**TEXTS)["scores"] == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_batches_are_collected() -> None:
+    metric = load("ter")
+    metric.add_batch(predictions=["a b"], references=["a b"])
+    metric.add(prediction="a", reference="b")
+    assert metric.compute()["scores"] == pytest.approx([0.0, 100.0])
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown utility 'chrff'.*configuration names are the utilities: chrf, "):
+        load("chrff")
+
+
+def test_the_header_names_the_page_and_marks_a_metric() -> None:
+    yaml = pytest.importorskip("yaml")
+    header = yaml.safe_load((FOLDER / "README.md").read_text(encoding="utf-8").split("---")[1])
+    assert (FOLDER / header["app_file"]).is_file()
+    assert header["sdk"] == "gradio"
+    assert header["tags"] == ["evaluate", "metric"]
