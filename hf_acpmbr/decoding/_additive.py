@@ -17,9 +17,9 @@ _PRIOR_DEGREES = 8
 # The calibrated weights have taken away a part of what the guide's residuals explain. Regret × 100 with the good / weak
 # guide for the full slope and for half of it: 0.11 / 0.27 and 0.06 / 0.14 (six stored matrices, 1 score per candidate).
 _SLOPE_SHARE = 0.5
-# The weights of the columns take a part of the noise away, so means are shrunk by a share of it; deviations, which stops
-# rest on, keep all of it. Regret × 100 at 1 / 8 scores per candidate without a guide for 0.1 / 0.25 / 1: 0.11 / 0.03,
-# 0.12 / 0.03, 0.11 / 0.12 (stored matrices); 1.02 / 0.05, 1.00 / 0.05, 1.20 / 0.20 (36 of the embedded models).
+# The weights of the columns take away a part of the noise, so means are shrunk by a share of it; deviations, which
+# stops rest on, keep all of it. Regret × 100 at 1 / 8 scores per candidate without a guide for 0.1 / 0.25 / 1:
+# 0.11 / 0.03, 0.12 / 0.03, 0.11 / 0.12 (stored matrices); 1.02 / 0.05, 1.00 / 0.05, 1.20 / 0.20 (embedded models).
 _NOISE_SHARE = 0.25
 _CONTENDERS, _DRAWS = 64, 400
 

@@ -41,7 +41,13 @@ def short(tmp_path: Path, *texts: str) -> Path:
 
 def started(arguments: list[str]) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen([sys.executable, "-m", "hf_acpmbr", *arguments], env=environment, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "hf_acpmbr", *arguments],
+        env=environment,
+        stderr=subprocess.PIPE,
+        # A run in the background inherits that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def wait_for(process: subprocess.Popen[bytes], part: Path, lines: int) -> None:

@@ -185,6 +185,8 @@ def test_nbest_lists_of_marian_and_fairseq(tmp_path: Path) -> None:
     code, output = rerank(tmp_path, "\n".join(lines), *nbest)
     assert code == 0
     assert [(record["id"], record["drawn"]) for record in records(output)] == [(0, 2), (1, 1), (3, 1)]
+    assert [record["text"] for record in records(output)][1:] == ["q", "r"]
+    assert records(output)[0]["text"] in ("x", "y z")
     code, output = rerank(tmp_path, "\n".join(lines[:3]), *nbest, "--nbest-logprobs", decoder="map")
     assert [record["text"] for record in records(output)] == ["y z", "q"]
     sources = tmp_path / "sources"

@@ -17,8 +17,7 @@ TEXTS = {"predictions": ["the cat sat", "a dog ran home"], "references": ["a cat
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
-        monkeypatch.setattr(f"evaluate.config.{name}", str(tmp_path / name))
+    monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", str(tmp_path / "metrics"))
 
 
 def load(*names: str, **options: Any) -> Any:
