@@ -43,8 +43,9 @@ class ACPMBR:
         references_config: the same for pseudo-references that are drawn apart from the candidates (`num_references`).
         keywords: settings of the recipe's stages: num_candidates, num_references, epsilon, temperature, top_k, top_p,
             min_p, sampler, max_rows, decoder, completer, observation (each a name, {"name": ..., settings} or an
-            object), reduction or scores_per_row, distilled_reduction or distilled_scores_per_row, confidence, and the
-            completer's own (rank, regularization, agreement, …). One that the chosen stages do not take is refused.
+            object), reduction or scores_per_row, distilled_reduction or distilled_scores_per_row, confidence,
+            max_regret, time_limit (seconds of scoring per source), and the completer's own (rank, regularization,
+            agreement, …). One that the chosen stages do not take is refused.
     """
 
     def __init__(

@@ -191,6 +191,7 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "distilled_scores_per_row": ("decoder", "guide_budgets", "scores_per_row"),
     "max_regret": ("decoder", "max_regret"),
     "confidence": ("decoder", "confidence"),
+    "time_limit": ("decoder", "time_limit"),
     **{
         name: (*_COMPLETER, name)
         for name in (

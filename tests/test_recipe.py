@@ -39,6 +39,7 @@ OTHER = {
     "distilled_scores_per_row": 6,
     "max_regret": 0.01,
     "confidence": 0.5,
+    "time_limit": 0.5,
     "rank": 3,
     "regularization": 0.7,
     "agreement": 0.9,
@@ -279,3 +280,11 @@ def test_every_name_has_a_recipe():
     assert named("auto").decoder.max_regret == "auto"
     assert named("thorough").decoder.max_regret is None
     assert UtilitySpec.of({"name": "chrf", "char_order": 4}).load().signature != load_utility("chrf").signature
+
+
+def test_a_time_limit_is_refused_by_decoders_that_cannot_keep_it():
+    assert named(time_limit=2).decoder.time_limit == 2
+    with pytest.raises(ValueError, match="time_limit is not a setting of decoder 'mbr'; decoders that take it: rounds"):
+        Recipe.named(target="chrf", decoder="mbr", time_limit=2)
+    with pytest.raises(ValueError, match="time_limit must be above 0"):
+        named(time_limit=0)

@@ -13,7 +13,9 @@ from ..budget import Budget
 from ..candidates import FloatArray, IntArray
 from ..checks import number, optional, several
 from ..stage import nested, setting
+from ..utilities import Scorer
 from ._additive import Additive, Estimate
+from ._clock import Clock
 from ._columns import Columns
 from ._ranking import gains
 from .base import Decoder, exact_decision
@@ -31,6 +33,9 @@ _ROUNDS = 4
 _DOUBT = 0.5
 # With a stated regret or confidence the budget is opened step by step, from so many scores per candidate.
 _FIRST_STEP = 2
+# With a time limit it is opened from so many scores in all, since nothing is known of how long one takes; the guides
+# together may take half of the limit.
+_FIRST_TIMED_STEP, _GUIDES_TIME = 32, 0.5
 # "auto": the largest of 0.0005, 0.001 and 0.005 with which the mean regret × 100 stayed below 0.1 on the stored and on
 # the embedded matrices, without a guide and with a good, a weak and a random one.
 _AUTO_REGRET = 0.001
@@ -54,12 +59,15 @@ class RoundsMBR(Decoder):
         max_regret: stop when the expected loss of the leader against full MBR is below this, in the target's units;
             "auto" is a thousandth of the utility's scale, None spends the budget.
         confidence: stop when the leader is the best with this probability; 1 never stops for it.
+        time_limit: stop after so many seconds of scoring this source, within one round: rounds get smaller when they
+            would take too long. How far it came then depends on the machine, so the signature has the calls too.
     """
 
     budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64))
     guide_budgets: tuple[Budget, ...] = nested(several(Budget.check), lambda: (Budget(scores_per_row=512),))
     max_regret: float | str | None = setting(None, lambda name, value: _regret(name, value))
     confidence: float = setting(1.0, number(0, 1, above=True, note="1 never stops early"))
+    time_limit: float | None = setting(None, optional(number(0, above=True)))
 
     name: ClassVar[str] = "rounds"
 
@@ -81,9 +89,9 @@ class RoundsMBR(Decoder):
     def _decide(self, problem: Problem) -> Decision:
         n, m = problem.shape
         budget = self.budget.pairs(problem.shape, problem.drawn)
-        if budget >= n * m or n == 1:
+        if (budget >= n * m and self.time_limit is None) or n == 1:
             return exact_decision(self, problem, problem.target)
-        race = _Race(problem, self.budgets_for(len(problem.guides)))
+        race = _Race(problem, self.budgets_for(len(problem.guides)), Clock(self.time_limit))
         bound = self._bound(problem)
         early = ""
         for step in self._steps(n, budget):
@@ -96,6 +104,7 @@ class RoundsMBR(Decoder):
     def _steps(self, candidates: int, budget: int) -> Iterator[int]:
         """What may be spent in all, step by step where it can end early."""
         step = budget if self.max_regret is None and self.confidence == 1 else _FIRST_STEP * candidates
+        step = step if self.time_limit is None else _FIRST_TIMED_STEP
         while step < budget:
             yield step
             step *= 2
@@ -109,6 +118,8 @@ class RoundsMBR(Decoder):
 
     def _enough(self, race: _Race, bound: float) -> str:
         """Why it can stop; empty while it cannot."""
+        if race.affordable(2) < 2:
+            return f"{self.time_limit:g} seconds are over"
         if race.estimate.regret(race.leader) <= bound:
             return f"expected regret below {bound:g}"
         if self.confidence < 1 and race.estimate.confidence(race.leader) >= self.confidence:
@@ -121,6 +132,8 @@ class RoundsMBR(Decoder):
         budgets = (self.budget, *self.budgets_for(len(problem.guides)))
         went = " → ".join(map(str, race.sizes))
         ended = f"stopped early, {early}" if early else "all rounds done"
+        if self.time_limit is not None:
+            problem.context["scores"] = "+".join(map(str, problem.calls().values()))
         return self._decision(
             problem,
             sign * race.estimate.mean,
@@ -136,8 +149,8 @@ class RoundsMBR(Decoder):
 class _Race:
     """One source: who has been scored how deep in the order of pseudo-references, and what that says."""
 
-    def __init__(self, problem: Problem, guide_budgets: tuple[Budget, ...]) -> None:
-        self.problem, (self.n, self.m) = problem, problem.shape
+    def __init__(self, problem: Problem, guide_budgets: tuple[Budget, ...], clock: Clock) -> None:
+        self.problem, (self.n, self.m), self.clock = problem, problem.shape, clock
         self.by_text = np.empty(self.n, dtype=np.int64)
         self.by_text[np.argsort(np.array(problem.candidates.texts, dtype=object))] = np.arange(self.n)
         random = np.random.default_rng(problem.seed_for(0))
@@ -182,28 +195,46 @@ class _Race:
 
     def _guided(self, budgets: tuple[Budget, ...]) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Every guide's gains of all candidates against as many columns as its budget reaches, and their means."""
-        for scorer, budget in zip(self.problem.guides, budgets, strict=True):
+        for place, (scorer, budget) in enumerate(zip(self.problem.guides, budgets, strict=True), 1):
             width = budget.pairs(self.problem.shape, self.problem.drawn) // self.n
             if width:
-                block = self.problem.score_block(scorer, np.arange(self.n), self.columns.order[:width])
-                block = gains(scorer.utility, block)
+                block = gains(scorer.utility, self._guide_block(scorer, width, _GUIDES_TIME * place / len(budgets)))
                 self.columns.learn(block, np.arange(self.n), self.n)
-                yield block, block @ self.columns.weights(width)
+                yield block, block @ self.columns.weights(block.shape[1])
+
+    def _guide_block(self, scorer: Scorer, width: int, share: float) -> FloatArray:
+        """(N, k) scores against the first k ≤ `width` columns: as many as a share of the time limit allows, or one."""
+        done, blocks = 0, []
+        new = width if self.clock.limit == math.inf else 1
+        while new:
+            with self.clock.round(scorer, new * self.n):
+                columns = self.columns.order[done : done + new]
+                blocks.append(self.problem.score_block(scorer, np.arange(self.n), columns))
+            done += new
+            new = self.clock.affords(scorer, (width - done) * self.n, share) // self.n
+        return np.concatenate(blocks, axis=1)
 
     def spend(self, budget: int) -> None:
         """Go on until `budget` target scores have been spent in all."""
         first = max(int(_FIRST_SHARE * budget), min(2 * _FIRST_DEPTH, budget))
         size = min(self.n, max(2, first // _FIRST_DEPTH))
+        if self.spent:
+            first = self.affordable(min(first, budget - self.spent))
+            size = min(size, self.block.size + first // _FIRST_DEPTH)
         self._widen(size)
-        self._deepen(self.block, min(first, budget - self.spent) if self.spent else first)
+        self._deepen(self.block, first)
         for to_go in range(_ROUNDS, 0, -1):
-            allowance = (budget - self.spent) // to_go
+            allowance = self.affordable(budget - self.spent) // to_go
             if allowance < 1 or int(self.depth.min()) == self.m:
                 continue
             size = int(np.clip(allowance // max(int(self.depth.max()), 1), 2, self.n))
             size = min(max(size, math.ceil(allowance / self.m)), allowance, self.n)
             hopeful = self.estimate.mean + _DOUBT * self.estimate.deviation
             self._deepen(np.lexsort((self.by_text, -hopeful))[:size], allowance)
+
+    def affordable(self, scores: int) -> int:
+        """So many more target scores, or those that there is time for."""
+        return self.clock.affords(self.problem.target, scores)
 
     def _widen(self, size: int) -> None:
         """Candidates of the first round: those drawn most; with guides half are theirs and a quarter is random."""
@@ -229,7 +260,7 @@ class _Race:
         new_rows = np.repeat(rows, counts)
         new_places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + self.depth[new_rows]
         target = self.problem.target
-        with self.problem.timed(self.problem.label(target)):
+        with self.problem.timed(self.problem.label(target)), self.clock.round(target, len(new_rows)):
             values = gains(target.utility, target(new_rows, self.columns.order[new_places]))
         self.values = np.concatenate([self.values, values])
         self.rows = np.concatenate([self.rows, new_rows])

@@ -118,6 +118,51 @@ def test_a_stated_regret_saves_calls_and_is_kept():
     assert np.mean(lost) <= 1.2 * 0.02
 
 
+class Slow(MatrixUtility):
+    """A matrix whose every score takes so many seconds of a clock that nothing else moves."""
+
+    def __init__(self, clock: list[float], pace: float, *rest, **options) -> None:
+        super().__init__(*rest, **options)
+        self.clock, self.pace, self.slowest = clock, pace, 0.0
+
+    def kernel(self, table, statistics):
+        score = super().kernel(table, statistics)
+
+        def slow(hypotheses, references, sources):
+            self.clock[0] += self.pace * len(hypotheses)
+            self.slowest = max(self.slowest, self.pace * len(hypotheses))
+            return score(hypotheses, references, sources)
+
+        return slow
+
+
+@pytest.mark.parametrize("pace", [0.0, 1e-4, 1e-3, 1e-2, 0.1])
+@pytest.mark.parametrize("guide_pace", [None, 1e-5, 1e-3])
+def test_a_time_limit_is_kept_within_one_round_and_its_time_is_used(monkeypatch, pace, guide_pace):
+    clock = [0.0]
+    monkeypatch.setattr("hf_acpmbr.decoding._clock.time.monotonic", lambda: clock[0])
+    matrix, counts = clusters(5)
+    texts = tuple(map(str, range(60)))
+    target = Slow(clock, pace, matrix, texts)
+    guides = [] if guide_pace is None else [Slow(clock, guide_pace, matrix, texts, name="guide")]
+    decoder = RoundsMBR(Budget(reduction=1), (Budget(reduction=1),), time_limit=1.0)
+    got = decoder.decode(Candidates(texts, counts), None, target, guides)
+    assert clock[0] <= 1 + max(each.slowest for each in (target, *guides))
+    assert clock[0] >= 0.7 or got.calls["matrix"] == 3600
+    assert got.calls["matrix"] >= 8
+    assert ("1 seconds are over" in got.status) == (got.calls["matrix"] < 3600)
+    assert f"|scores:{'+'.join(map(str, got.calls.values()))}|" in got.signature
+    assert "time_limit:1|" in got.signature
+
+
+def test_with_time_enough_a_time_limit_changes_nothing_of_the_choice():
+    matrix, counts = clusters(6)
+    expected = matrix @ (counts / counts.sum())
+    got = decode(matrix, counts, 1000, time_limit=3600)
+    np.testing.assert_allclose(got.expected[got.index], expected.max(), atol=1e-6)
+    assert got.index == int(np.argmax(expected))
+
+
 def test_exact_where_the_budget_reaches_every_pair():
     world = World.make(1)
     got = RoundsMBR(Budget(reduction=1)).decode(world.candidates(), target=world.target())
