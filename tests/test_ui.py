@@ -223,7 +223,7 @@ def test_what_is_not_offered_or_too_much_is_refused(workbench: Workbench, change
 
 
 def test_a_job_ends_soon_after_it_is_cancelled(workbench: Workbench) -> None:
-    model, _ = workbench.model("embedded")
+    model = workbench.model("embedded").model
     asked: list[int] = []
 
     def cancelled() -> bool:

@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from ..candidates import Candidates
 from ._input import Input, Lines
@@ -15,6 +15,7 @@ from ._input import Input, Lines
 FORMATS = ("jsonl", "lines", "nbest")
 _LISTS = ("candidates", "counts", "logprobs", "references")
 _FIELDS = (*_LISTS, "source")
+N = TypeVar("N", bound=float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class CandidateList:
     candidates: Candidates
     source: str | None = None
     references: Candidates | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, object] = field(default_factory=dict)
 
 
 Parsed = Iterator["tuple[str, CandidateList]"]
@@ -135,17 +136,16 @@ def _from_json(lines: Lines, reserved: Sequence[str]) -> Parsed:
             own = list(references.values()) if isinstance(references, dict) else None
             references = _built(where, _texts(references, "references", where), own, None)
         source = entry.get("source")
-        if source is not None:
-            _check_text(source, "source", where)
         kept = {name: value for name, value in entry.items() if name not in _LISTS}
         if hidden := [name for name in reserved if name in kept]:
             raise ValueError(
                 f"{where}: field {hidden[0]!r} is one of the output's own: rename it, or use --format text"
             )
-        yield where, CandidateList(candidates, source, references, kept)
+        checked = None if source is None else _text(source, "source", where)
+        yield where, CandidateList(candidates, checked, references, kept)
 
 
-def _json_entry(line: str, where: str) -> dict[str, Any]:
+def _json_entry(line: str, where: str) -> dict[str, object]:
     if not line.strip():
         raise ValueError(f"{where} is blank: remove it, or give candidates")
     try:
@@ -166,7 +166,7 @@ def _json_entry(line: str, where: str) -> dict[str, Any]:
     return entry
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
     values = dict(pairs)
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
@@ -177,13 +177,10 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _texts(value: object, field: str, where: str) -> list[str]:
     if not isinstance(value, (list, dict)) or not value:
         raise ValueError(f"{where}: {field!r} must be a list of texts or an object text → count, got {_shown(value)}")
-    texts = list(value)
-    for position, text in enumerate(texts):
-        _check_text(text, f"{field}[{position}]", where)
-    return texts
+    return [_text(text, f"{field}[{position}]", where) for position, text in enumerate(value)]
 
 
-def _check_text(value: object, field: str, where: str) -> None:
+def _text(value: object, field: str, where: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{where}: {field} must be text, got {_shown(value)}")
     try:
@@ -192,29 +189,38 @@ def _check_text(value: object, field: str, where: str) -> None:
         raise ValueError(
             f"{where}: {field} has half of a surrogate pair ({value[error.start]!r}), which is not text: remove it"
         ) from None
+    return value
 
 
-def _given(entry: dict[str, Any], field: str, where: str) -> list[Any] | None:
+def _given(entry: dict[str, object], field: str, where: str) -> list[object] | None:
     value = entry.get(field)
     if value is None or isinstance(value, list):
         return value
     raise ValueError(f"{where}: {field!r} must be a list with one number for each candidate, got {_shown(value)}")
 
 
-def _built(where: str, texts: list[str], counts: list[Any] | None, logprobs: list[Any] | None) -> Candidates:
-    for name, values, kinds in (("counts", counts, (int,)), ("logprobs", logprobs, (int, float))):
-        if values is None:
-            continue
-        if len(values) != len(texts):
-            raise ValueError(f"{where}: {name!r} has {len(values)} numbers for {len(texts)} texts")
-        for position, value in enumerate(values):
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                wanted = "an integer" if name == "counts" else "a number"
-                raise ValueError(f"{where}: {name}[{position}] must be {wanted}, got {_shown(value)}")
+def _built(
+    where: str, texts: list[str], counts: Sequence[object] | None, logprobs: Sequence[object] | None
+) -> Candidates:
+    drawn = None if counts is None else _numbers(where, "counts", counts, len(texts), (int,))
+    scores = None if logprobs is None else _numbers(where, "logprobs", logprobs, len(texts), (int, float))
     try:
-        return Candidates.from_texts(texts, counts=counts, logprobs=logprobs)
+        return Candidates.from_texts(texts, counts=drawn, logprobs=scores)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
+
+
+def _numbers(where: str, name: str, values: Sequence[object], size: int, kinds: tuple[type[N], ...]) -> list[N]:
+    """The values, if there is one number of these kinds for each of `size` texts."""
+    if len(values) != size:
+        raise ValueError(f"{where}: {name!r} has {len(values)} numbers for {size} texts")
+    numbers: list[N] = []
+    for position, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            wanted = "a number" if float in kinds else "an integer"
+            raise ValueError(f"{where}: {name}[{position}] must be {wanted}, got {_shown(value)}")
+        numbers.append(value)
+    return numbers
 
 
 def _shown(value: object) -> str:

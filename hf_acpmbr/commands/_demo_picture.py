@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from ..candidates import FloatArray
 from ..decoding import AgreementPMBR
-from ..matrix import ObservedScores, Pairs
+from ..matrix import Pairs
 from ..recipe import PAPER_SAMPLES
-from ..utilities import MatrixUtility, Utility
+from ..utilities import MatrixUtility
 
 if TYPE_CHECKING:
     from .demo import Demo, Example
@@ -33,8 +34,8 @@ def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
     figure.suptitle(f"{shown.source}  →  {decision.text}", fontsize=11)
     low, high = np.quantile(shown.truth, [0.02, 0.98])
     panels: list[tuple[str, FloatArray | None, tuple[float | None, float | None]]] = [
-        (f"{demo.target.name}: scored", _dense(decision.observed), (low, high)),
-        (f"{demo.distilled.name}: scored", _dense(decision.guides[0] if decision.guides else None), (None, None)),
+        (f"{demo.target.name}: scored", None if decision.observed is None else decision.observed.dense(), (low, high)),
+        (f"{demo.distilled.name}: scored", decision.guides[0].dense() if decision.guides else None, (None, None)),
         (f"completed (MSE {_error(decision.completion_error)})", decision.matrix, (low, high)),
         (f"all {shown.truth.size:,} true scores", shown.truth, (low, high)),
     ]
@@ -51,20 +52,11 @@ def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _dense(observed: ObservedScores | None) -> FloatArray | None:
-    """(N, M) with NaN where nothing was scored."""
-    if observed is None:
-        return None
-    dense = np.full(observed.pairs.shape, np.nan)
-    dense[observed.pairs.rows, observed.pairs.columns] = observed.values
-    return dense
-
-
 def _error(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
-def _draw_errors(axis: Any, examples: Sequence[Example], demo: Demo) -> None:
+def _draw_errors(axis: Axes, examples: Sequence[Example], demo: Demo) -> None:
     """Mean squared error of PMBR and AC-PMBR against the part of full MBR's cost that they spend."""
     # Few different candidates are scored completely even by small budgets: they say nothing about completion.
     varied = [example for example in examples if len(example.candidates) > 2 * SCORES_PER_ROW[-1]] or list(examples)
@@ -105,18 +97,10 @@ def _stored(example: Example, demo: Demo) -> tuple[MatrixUtility, MatrixUtility]
     shape = example.truth.shape
     pairs = Pairs.full(shape)
     guide = demo.distilled.prepare(texts, texts, example.source)(pairs.rows, pairs.columns).reshape(shape)
-
-    def known(utility: Utility, matrix: FloatArray) -> MatrixUtility:
-        return MatrixUtility(
-            matrix,
-            texts,
-            name=utility.name,
-            higher_is_better=utility.higher_is_better,
-            scale=utility.scale,
-            parameters=utility.parameters,
-        )
-
-    return known(demo.target, example.truth), known(demo.distilled, guide)
+    return (
+        MatrixUtility.standing_for(demo.target, example.truth, texts),
+        MatrixUtility.standing_for(demo.distilled, guide, texts),
+    )
 
 
 def _budgets(name: str, scores_per_row: float, demo: Demo) -> dict[str, float]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..mbr import ACPMBR
 from ..recipe import KEYWORDS, NAMED, Recipe
 from ..registry import DECODERS
 from ..stage import suggest
 from ._options import add_key_values, json_or_text, named
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 DEFAULT_TARGET = "chrf"
 _OWN_OPTIONS = ("target", "distilled", "recipe", "seed")
@@ -44,8 +47,7 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
         utilities,
         "--distilled-option",
         "options of the --distilled that was given last before it; repeatable",
-        dest="distilled",
-        default=[],
+        joins="distilled",
     )
     utilities.add_argument(
         "--trust-remote-code",
@@ -94,7 +96,7 @@ def _recipe(given: str) -> str | Recipe:
         raise argparse.ArgumentTypeError(f"{given!r} is not a recipe: {error}") from None
 
 
-def build_mbr(args: argparse.Namespace, tokenizer: Any = None, **flags: Any) -> ACPMBR:
+def build_mbr(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase | None = None, **flags: object) -> ACPMBR:
     """The ACPMBR that the options describe; `flags` are settings with an option of their own, None where not given."""
     keywords = {key: value for key, value in {"decoder": args.decoder, **flags}.items() if value is not None}
     for key, value in args.set.items():
@@ -122,14 +124,14 @@ def build_mbr(args: argparse.Namespace, tokenizer: Any = None, **flags: Any) -> 
         raise ValueError(str(error)) from error
 
 
-def _trusted(utility: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def _trusted(utility: dict[str, object], args: argparse.Namespace) -> dict[str, object]:
     """With leave to run programs if the command says so; neither options nor a recipe's file can give it."""
     if "trust_remote_code" in utility:
         raise ValueError(f"trust_remote_code of {utility['name']!r}: give --trust-remote-code instead")
     return {**utility, "trust_remote_code": True} if args.trust_remote_code else utility
 
 
-def _target(args: argparse.Namespace, keywords: Mapping[str, Any]) -> dict[str, Any] | None:
+def _target(args: argparse.Namespace, keywords: Mapping[str, object]) -> dict[str, object] | None:
     """The target with its options; chrF where none is named and the decoder needs one."""
     if args.target is not None:
         return {"name": args.target, **args.target_option}
@@ -137,7 +139,7 @@ def _target(args: argparse.Namespace, keywords: Mapping[str, Any]) -> dict[str, 
     if recipe is not None and recipe.target is not None:
         return {**recipe.target.to_dict(), **args.target_option}
     decoder = keywords.get("decoder", None if recipe is None else recipe.decoder)
-    if decoder is not None and "target" not in DECODERS.build(decoder).needs:
+    if decoder is not None and "target" not in DECODERS.check("decoder", decoder).needs:
         if args.target_option:
             raise ValueError("--target-option without --target, and the decoder needs no target: leave it out")
         return None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
 
 
-def key_value(text: str) -> tuple[str, Any]:
+def key_value(text: str) -> tuple[str, object]:
     """KEY=VALUE; the value is read as JSON if it is JSON (8, 0.5, true, {"name": ...}), otherwise as plain text."""
     key, separator, value = text.partition("=")
     if not separator or not key:
@@ -16,7 +15,7 @@ def key_value(text: str) -> tuple[str, Any]:
     return key.replace("-", "_"), json_or_text(value)
 
 
-def json_or_text(text: str) -> Any:
+def json_or_text(text: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -25,15 +24,23 @@ def json_or_text(text: str) -> Any:
         return text
 
 
-def named(text: str) -> dict[str, Any]:
+def named(text: str) -> dict[str, object]:
     """A utility's name as the dict that its options join."""
     return {"name": text}
 
 
-def add_key_values(parser: Any, option: str, help: str, **more: Any) -> None:
-    """An option that takes KEY=VALUE [KEY=VALUE ...] and may be repeated; see `KeyValues`."""
-    settings: dict[str, Any] = {"default": {}, **more}
-    parser.add_argument(option, nargs="+", type=key_value, action=KeyValues, metavar="KEY=VALUE", help=help, **settings)
+def add_key_values(group: argparse._ActionsContainer, option: str, help: str, *, joins: str | None = None) -> None:
+    """An option that takes KEY=VALUE [KEY=VALUE ...], repeatable; with `joins`, for the last dict of that list."""
+    group.add_argument(
+        option,
+        nargs="+",
+        type=key_value,
+        action=KeyValues,
+        metavar="KEY=VALUE",
+        dest=joins or option.removeprefix("--").replace("-", "_"),
+        default=[] if joins else {},
+        help=help,
+    )
 
 
 class KeyValues(argparse.Action):
@@ -43,15 +50,14 @@ class KeyValues(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
+        values: str | Sequence[tuple[str, object]] | None,
         option_string: str | None = None,
     ) -> None:
         before = getattr(namespace, self.dest)
         if before == []:
             raise argparse.ArgumentError(self, f"give --{self.dest} NAME first: the options belong to the one before")
         merged = dict(before[-1] if isinstance(before, list) else before)
-        pairs: Any = values
-        for key, value in pairs:
+        for key, value in () if values is None or isinstance(values, str) else values:
             if key in merged:
                 raise argparse.ArgumentError(self, f"{key} is given twice")
             merged[key] = value

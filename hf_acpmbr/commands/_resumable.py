@@ -16,9 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from ..files import lock_file, write_atomically
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+    from typing_extensions import Never
 
 _SHOWN = 60
 
@@ -29,11 +33,11 @@ class Output(Protocol):
     done: int
     """Lines that are there already."""
 
-    def check(self, about: Mapping[str, Any]) -> bool:
+    def check(self, about: Mapping[str, object]) -> bool:
         """Refuse what cannot be continued; True where nothing is left to do. Nothing is written."""
         ...
 
-    def start(self, about: Mapping[str, Any]) -> None:
+    def start(self, about: Mapping[str, object]) -> None:
         """Be ready to write; `about` is what the lines depend on."""
         ...
 
@@ -41,7 +45,7 @@ class Output(Protocol):
         """A batch, or the beginning of the last one."""
         ...
 
-    def finish(self, about: Mapping[str, Any]) -> None:
+    def finish(self, about: Mapping[str, object]) -> None:
         """Everything is there."""
         ...
 
@@ -61,10 +65,10 @@ class Stream:
         self._opened = None if path == "-" else open(path, "wb")  # noqa: SIM115  (`stop` closes it)
         self._file: BinaryIO = self._opened or sys.stdout.buffer
 
-    def check(self, about: Mapping[str, Any]) -> bool:
+    def check(self, about: Mapping[str, object]) -> bool:
         return False
 
-    def start(self, about: Mapping[str, Any]) -> None:
+    def start(self, about: Mapping[str, object]) -> None:
         pass
 
     def write(self, lines: Iterable[str]) -> None:
@@ -72,7 +76,7 @@ class Stream:
             self._file.write(_line(line))
         self._file.flush()
 
-    def finish(self, about: Mapping[str, Any]) -> None:
+    def finish(self, about: Mapping[str, object]) -> None:
         self.stop()
 
     def stop(self) -> str:
@@ -110,7 +114,7 @@ class ResumableOutput:
                     "start anew"
                 )
 
-    def check(self, about: Mapping[str, Any]) -> bool:
+    def check(self, about: Mapping[str, object]) -> bool:
         if not self._resume:
             return False
         if self._file is not None and self._part_note.exists():
@@ -133,10 +137,10 @@ class ResumableOutput:
         self._check_same(self._note, about)
         if not self._is_of(self._note):
             raise ValueError(f"{self.path} was changed after its run: leave out --resume to replace it")
-        self.done = int(_read(self._note)["lines"])
+        self.done = int(str(_read(self._note)["lines"]))
         return True
 
-    def start(self, about: Mapping[str, Any]) -> None:
+    def start(self, about: Mapping[str, object]) -> None:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._locked(self.part.open("a+b"))
@@ -156,7 +160,7 @@ class ResumableOutput:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def finish(self, about: Mapping[str, Any]) -> None:
+    def finish(self, about: Mapping[str, object]) -> None:
         assert self._file is not None, "start comes first"
         finished = {"lines": self.done + self._written, "sha256": self._content.hexdigest(), "about": about}
         write_atomically(self._part_note, _as_json(finished))
@@ -180,7 +184,7 @@ class ResumableOutput:
             raise ValueError(f"another run writes {self.path}: wait for it, or choose another --output")
         return file
 
-    def _check_same(self, note: Path, about: Mapping[str, Any]) -> None:
+    def _check_same(self, note: Path, about: Mapping[str, object]) -> None:
         """`about` may be a part of what the note has: what is known so far."""
         before, now = _flat(_read(note)["about"]), _flat(json.loads(_as_json(about)))
         kinds = {name.split(".")[0] for name in now}
@@ -246,11 +250,11 @@ def hide_loading_bars(quiet: bool) -> None:
     if quiet or not sys.stderr.isatty():
         from transformers.utils import logging
 
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.disable_progress_bar()
 
 
 @contextmanager
-def progress(total: int | None, done: int, quiet: bool) -> Iterator[Any]:
+def progress(total: int | None, done: int, quiet: bool) -> Iterator[tqdm[Never]]:
     """A bar on standard error, if that is a terminal."""
     from tqdm import tqdm
 
@@ -268,11 +272,11 @@ def _count(file: BinaryIO) -> int:
     return sum(line.endswith(b"\n") for line in file)
 
 
-def _as_json(values: Mapping[str, Any]) -> str:
+def _as_json(values: Mapping[str, object]) -> str:
     return json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n"
 
 
-def _read(note: Path) -> dict[str, Any]:
+def _read(note: Path) -> dict[str, object]:
     try:
         values = json.loads(note.read_text(encoding="utf-8"))
     except ValueError:

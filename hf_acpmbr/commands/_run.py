@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ..decoding import Decision
 from ..mbr import ACPMBR
@@ -31,7 +31,7 @@ class Result:
     """What one record gives: its decision, None for a blank source, and what else its JSON has."""
 
     decision: Decision | None
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +46,9 @@ class Job(Generic[Item]):
 
     mbr: ACPMBR
     decide: Callable[[Sequence[Record[Item]]], tuple[list[Result], int]]
-    context: dict[str, Any] = field(default_factory=dict)
+    context: Mapping[str, object] = field(default_factory=dict)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """Everything that a line depends on besides input and options; finding it out checks the utilities."""
         recipe, mbr = self.mbr.recipe.to_dict(), self.mbr
         return {
@@ -107,7 +107,7 @@ def decide_all(args: argparse.Namespace, source: Input[Item], batch_size: int, p
     return 0
 
 
-def _about_input(args: argparse.Namespace, checked: Checked | None) -> dict[str, Any]:
+def _about_input(args: argparse.Namespace, checked: Checked | None) -> dict[str, object]:
     options = {key: value for key, value in vars(args).items() if key not in _PASSING}
     return {"input": None if checked is None else checked.digests, "options": options}
 
@@ -156,7 +156,7 @@ def output_line(args: argparse.Namespace, result: Result) -> str:
     return _json(record)
 
 
-def _json(record: Mapping[str, Any]) -> str:
+def _json(record: Mapping[str, object]) -> str:
     line = json.dumps(record, ensure_ascii=False)
     return line if _is_text(line) else json.dumps(record)  # half of a surrogate pair stays an escape
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -95,15 +95,15 @@ class Demo:
         self.chrf: Utility = load_utility("chrf")
         self.target: Utility = load_utility(target)
         self.distilled: Utility = load_utility(distilled)
-        common: dict[str, Any] = {"target": self.target, "num_candidates": candidates, "recipe": recipe, "seed": seed}
-        guided = {**common, "distilled": self.distilled}
+        plain = partial(ACPMBR, self.tokenizer, target=self.target, num_candidates=candidates, recipe=recipe, seed=seed)
+        guided = partial(plain, distilled=self.distilled)
         self.methods = {
-            "MBR": ACPMBR(self.tokenizer, decoder="mbr", **common),
-            DEFAULT: ACPMBR(self.tokenizer, **guided),
-            "PMBR": ACPMBR(self.tokenizer, decoder="pmbr", **common),
-            "AC-PMBR": ACPMBR(self.tokenizer, decoder="acpmbr", **guided),
+            "MBR": plain(decoder="mbr"),
+            DEFAULT: guided(),
+            "PMBR": plain(decoder="pmbr"),
+            "AC-PMBR": guided(decoder="acpmbr"),
             # Equal shares for all rows complete the matrix best, rounds choose best.
-            "AC-PMBR, mask": ACPMBR(self.tokenizer, observation="balanced", **guided),
+            "AC-PMBR, mask": guided(observation="balanced"),
         }
 
     def translate(self, source: str, to: str, reference: str | None = None) -> Example:
@@ -116,7 +116,7 @@ class Demo:
         start = time.perf_counter()
         found = self.model.generate(**inputs, num_beams=5, do_sample=False, **limits)
         beam_seconds = time.perf_counter() - start
-        output: Any = self.model.generate(
+        output = self.model.generate(
             **inputs, custom_generate=self.methods["MBR"], return_dict_in_generate=True, **limits
         )
         pool: Candidates = output.candidates[0]
@@ -157,7 +157,7 @@ class Demo:
             decision.completion_error,
         )
 
-    def cost(self, calls: Any) -> float:
+    def cost(self, calls: Mapping[str, int]) -> float:
         """Calls weighted by parameters (metrics without parameters count as one another)."""
         sizes = {utility.name: max(utility.parameters, 1) for utility in (self.target, self.distilled)}
         return float(sum(sizes[name] * count for name, count in calls.items()))

@@ -28,14 +28,7 @@ class AllScores:
 
     def stored(self, texts: Sequence[str]) -> MatrixUtility:
         """The same scores to be looked up: decisions from it count calls and compute none."""
-        return MatrixUtility(
-            self.matrix,
-            texts,
-            name=self.utility.name,
-            higher_is_better=self.utility.higher_is_better,
-            scale=self.utility.scale,
-            parameters=self.utility.parameters,
-        )
+        return MatrixUtility.standing_for(self.utility, self.matrix, texts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from html import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .analysis import Analysis, decide_again, scores_per_row
 from .jobs import Jobs
@@ -18,7 +19,12 @@ from .settings import NO_GUIDE, RECIPES, Form, Limits, Offer
 from .views import candidates_table, comparison, costs, heat_map, sortable
 from .workbench import Cancelled, Workbench
 
+if TYPE_CHECKING:
+    from gradio import Blocks, Request
+    from gradio.components import Component
+
 T = TypeVar("T")
+Updates: TypeAlias = list[object]  # new values of the components that an event changes
 _HERE = Path(__file__).parent
 _LOG = logging.getLogger(__name__)
 _INTRO = """# hf_acpmbr
@@ -35,7 +41,7 @@ _UPLOAD_HELP = (
 )
 
 
-def gradio() -> Any:
+def gradio() -> ModuleType:
     """The gradio module, or how to get it."""
     try:
         return importlib.import_module("gradio")
@@ -77,7 +83,7 @@ class Page:
         self.workbench = workbench
         self.jobs = Jobs()
 
-    def build(self) -> Any:
+    def build(self) -> Blocks:
         """The gradio Blocks."""
         gr = self.gr
         with gr.Blocks(title="hf_acpmbr", analytics_enabled=False) as blocks:
@@ -125,13 +131,13 @@ class Page:
         budget = views[0]
         budget.release(self.change_budget, [state, budget], [status, *views[1:]], concurrency_id="job")
 
-    def _utilities(self) -> tuple[Any, Any]:
+    def _utilities(self) -> tuple[Component, Component]:
         gr, offer = self.gr, self.workbench.offer
         target = gr.Dropdown(offer.targets, value=offer.targets[0], label="Target utility")
         guides = (*offer.guides, NO_GUIDE)
         return target, gr.Dropdown(guides, value=guides[0], label="Distilled utility")
 
-    def _result(self) -> list[Any]:
+    def _result(self) -> list[Component]:
         """The components of the result, the budget's slider first."""
         gr = self.gr
         budget = gr.Slider(
@@ -155,12 +161,12 @@ class Page:
             rounds = self._html("rounds")
         return [budget, compared, table, matrix, cost, rounds]
 
-    def _html(self, name: str, **options: Any) -> Any:
+    def _html(self, name: str, **options: object) -> Component:
         """HTML that the page's own style sheet covers."""
         settings = {"value": "", "js_on_load": None, **options}
         return self.gr.HTML(elem_id=name, apply_default_css=False, **settings)
 
-    def _shown(self, analysis: Analysis) -> list[Any]:
+    def _shown(self, analysis: Analysis) -> Updates:
         """Values of all components of the result but the slider."""
         return [
             comparison(analysis),
@@ -170,7 +176,7 @@ class Page:
             rounds_picture(analysis),
         ]
 
-    def translate(self, visitor: str, source: str, *settings: Any) -> Iterator[list[Any]]:
+    def translate(self, visitor: str, source: str, *settings: Any) -> Iterator[Updates]:
         """Run the form; every step of progress is one update of the status line."""
         gr = self.gr
         unchanged = [gr.skip()] * 8
@@ -189,7 +195,7 @@ class Page:
         finally:
             self.jobs.end(visitor, event)
 
-    def change_budget(self, analysis: Analysis | None, scores: float) -> list[Any]:
+    def change_budget(self, analysis: Analysis | None, scores: float) -> Updates:
         """Decide again."""
         try:
             if analysis is None:
@@ -204,17 +210,17 @@ class Page:
         found = self.jobs.cancel(visitor)
         return message("cancelled" if found else "nothing to cancel")
 
-    def _for_visitor(self, job: Callable[..., Iterator[list[Any]]]) -> Callable[..., Iterator[list[Any]]]:
+    def _for_visitor(self, job: Callable[..., Iterator[Updates]]) -> Callable[..., Iterator[Updates]]:
         """The job as gradio calls it: with its request, which it recognises by the annotation."""
 
-        def run(request: Any, *values: Any) -> Iterator[list[Any]]:
+        def run(request: Request, *values: object) -> Iterator[Updates]:
             yield from job(str(request.session_hash), *values)
 
         run.__annotations__ = {"request": self.gr.Request}
         return run
 
-    def _cancelling(self) -> Callable[[Any], str]:
-        def cancel(request: Any) -> str:
+    def _cancelling(self) -> Callable[[Request], str]:
+        def cancel(request: Request) -> str:
             return self.cancel(str(request.session_hash))
 
         cancel.__annotations__ = {"request": self.gr.Request}
@@ -238,7 +244,7 @@ class Page:
         job = run.click(self._for_visitor(self.rerank), [file, target, guide, recipe], outputs, concurrency_id="job")
         cancel.click(self._cancelling(), None, status, cancels=[job], queue=False)
 
-    def rerank(self, visitor: str, file: str | None, target: str, guide: str, recipe: str) -> Iterator[list[Any]]:
+    def rerank(self, visitor: str, file: str | None, target: str, guide: str, recipe: str) -> Iterator[Updates]:
         """Rerank the uploaded file."""
         unchanged = [self.gr.skip()] * 2
         event: threading.Event = self.jobs.start(visitor)
@@ -271,7 +277,7 @@ def launch(
     port: int | None = None,
     browser: bool = False,
     wait: bool = True,
-) -> Any:
+) -> Blocks:
     """Serve the page; with wait=False the running gradio Blocks, whose `close()` ends it."""
     page = Page(Workbench(offer, limits))
     blocks = page.build()

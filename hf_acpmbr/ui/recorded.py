@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -69,5 +69,5 @@ def recorded(decoder: Decoder) -> tuple[Decoder, list[Round]]:
     """The decoder with its rounds kept in the list, which stays empty for decoders without rounds."""
     if not isinstance(decoder, PMBR) or not decoder.observation.in_rounds:
         return decoder, []
-    observation: Any = Recorded(decoder.observation)
+    observation = Recorded(decoder.observation)
     return replace(decoder, observation=observation), observation.log

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..commands._candidate_lists import CandidateList, candidate_input
 from ..commands._input import Record
@@ -16,6 +15,7 @@ from ..commands._run import OUTPUT_FIELDS, Result, output_line
 from ..files import write_atomically
 from ..mbr import ACPMBR
 from .settings import NO_GUIDE, Limits, check_method
+from .views import Cell
 from .workbench import Cancelled, Workbench
 
 HEADERS = ["Line", "Chosen", "Expected", "Different", "Drawn", "Calls"]
@@ -26,7 +26,7 @@ _FORM = argparse.Namespace(format="jsonl", nbest=5)
 class Reranked:
     """The rows of the table and the file to download."""
 
-    rows: list[list[Any]]
+    rows: list[list[Cell]]
     file: Path
 
 
@@ -44,7 +44,7 @@ def rerank_file(
     yield "loading utilities"
     guides = [] if guide == NO_GUIDE else [workbench.utility(guide)]
     mbr = ACPMBR(target=workbench.utility(target), distilled=guides, recipe=recipe)
-    rows: list[list[Any]] = []
+    rows: list[list[Cell]] = []
     lines: list[str] = []
     for number, record in enumerate(records, 1):
         yield f"line {number:,} of {len(records):,}"

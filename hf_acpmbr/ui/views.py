@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ..differences import pieces
 from ..utilities import Utility
 from .analysis import Analysis, Choice, intervals
 
+Cell: TypeAlias = "str | int | float | None"  # of a table; None where nothing is known
 _COMPARED = ("method", "translation", "true expected utility", "calls", "cost", "time", "matrix error")
 _NOTE = (
     "Press a column's name to sort by it. Utilities are on a 0–100 scale; ± is the 95% interval against the other "
@@ -71,7 +72,7 @@ def _number(text: str) -> str:
     return f"<td class='number'>{text}</td>"
 
 
-def called(calls: Any) -> str:
+def called(calls: Mapping[str, int]) -> str:
     """Scored pairs for people."""
     return " + ".join(f"{count:,} {name}" for name, count in calls.items() if count) or "none"
 
@@ -87,14 +88,14 @@ def table_headers(analysis: Analysis) -> list[str]:
     return ["Rank", "Text", "Draws", "Log-prob.", "Expected", "± 95%", *known]
 
 
-def table_rows(analysis: Analysis) -> list[list[Any]]:
+def table_rows(analysis: Analysis) -> list[list[Cell]]:
     """One row per candidate, the best first; scores on a 0–100 scale, None where nothing is known."""
     pool, decision = analysis.candidates, analysis.decision
     unit = 100 / analysis.target.scale
     widths, exact, full = intervals(analysis), analysis.exact, analysis.full_ranks()
-    rows: list[list[Any]] = []
+    rows: list[list[Cell]] = []
     for rank, index in enumerate(decision.ranking.tolist(), 1):
-        row: list[Any] = [rank, pool.texts[index], int(pool.counts[index])]
+        row: list[Cell] = [rank, pool.texts[index], int(pool.counts[index])]
         row.append(None if pool.logprobs is None else round(float(pool.logprobs[index]), 2))
         expected = float(decision.expected[index]) * unit
         row.append(None if np.isnan(expected) else round(expected, 2))
@@ -110,7 +111,7 @@ def candidates_table(analysis: Analysis) -> str:
     return sortable(table_headers(analysis), table_rows(analysis), note=_NOTE)
 
 
-def sortable(headers: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "") -> str:
+def sortable(headers: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = "") -> str:
     """An HTML table; numbers carry their value for sorting, and the first row is the one that counts."""
     text = [isinstance(value, str) for value in (rows[0] if rows else headers)]
     head = "".join(
@@ -123,7 +124,7 @@ def sortable(headers: Sequence[str], rows: Sequence[Sequence[Any]], note: str = 
     return f"<div class='wide tall'>{table}</div><p class='note'>{note}</p>"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Cell) -> str:
     if isinstance(value, str):
         return f"<td class='text'>{escape(value)}</td>"
     if value is None:
@@ -175,7 +176,7 @@ def _saved(analysis: Analysis) -> str:
     return said
 
 
-def heat_map(analysis: Analysis) -> dict[str, Any]:
+def heat_map(analysis: Analysis) -> dict[str, object]:
     """The matrices as the page's script draws them: candidates in the order of the decision, float32 as base64."""
     decision, order = analysis.decision, analysis.decision.ranking
     true = None if analysis.truth is None else analysis.truth.matrix
@@ -212,8 +213,8 @@ def _panel(
     unit: float,
     limits: tuple[float, float] | None,
     signed: bool = False,
-) -> dict[str, Any]:
-    panel: dict[str, Any] = {"key": key, "title": title, "name": name, "signed": signed, "data": None}
+) -> dict[str, object]:
+    panel: dict[str, object] = {"key": key, "title": title, "name": name, "signed": signed, "data": None}
     if matrix is None:
         return panel
     values = matrix[np.ix_(order, order)] * unit

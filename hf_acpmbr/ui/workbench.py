@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from ..utilities import Utility, load_utility
 from .analysis import AllScores, Analysis, other_choices, own_choice
 from .recorded import recorded
 from .settings import Form, Limits, Offer
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..models import LoadedModel
 
 # Pairs scored between two looks at whether the job was cancelled.
 _BLOCK = 128
@@ -34,7 +39,7 @@ class Workbench:
     def __init__(self, offer: Offer | None = None, limits: Limits | None = None) -> None:
         self.offer = offer or Offer()
         self.limits = limits or Limits()
-        self._models: dict[str, tuple[Any, Any]] = {}
+        self._models: dict[str, LoadedModel] = {}
         self._utilities: dict[str, Utility] = {}
 
     def analyse(self, form: Form, cancelled: Callable[[], bool] = lambda: False) -> Generator[str, None, Analysis]:
@@ -42,7 +47,7 @@ class Workbench:
         form.check(self.offer, self.limits)
         recipe = form.build()
         yield "loading model and utilities"
-        model, _ = self.model(form.model)
+        model = self.model(form.model).model
         self.utility(form.target)
         yield f"drawing {form.candidates} samples and deciding"
         with interruptible(model, cancelled):
@@ -61,13 +66,12 @@ class Workbench:
         own = own_choice(analysis, sum(analysis.decision.seconds.values()))
         return replace(analysis, choices=(own, *other_choices(analysis, beam, beam_seconds, expected)))
 
-    def model(self, name: str) -> tuple[Any, Any]:
+    def model(self, name: str) -> LoadedModel:
         """Model and tokenizer by an offered name."""
         from ..models import load_model
 
         if name not in self._models:
-            loaded = load_model(name, device=self.offer.device)
-            self._models[name] = loaded.model, loaded.tokenizer
+            self._models[name] = load_model(name, device=self.offer.device)
         return self._models[name]
 
     def utility(self, name: str) -> Utility:
@@ -76,11 +80,11 @@ class Workbench:
             self._utilities[name] = load_utility(name)
         return self._utilities[name]
 
-    def _inputs(self, form: Form) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _inputs(self, form: Form) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """The source as the model reads it, and what `generate` needs besides."""
         from ..models import set_languages
 
-        model, tokenizer = self.model(form.model)
+        model, tokenizer, _ = self.model(form.model)
         options = set_languages(tokenizer, form.source_language.strip() or None, form.target_language.strip() or None)
         inputs = encode(tokenizer, [form.source], model, prompt=self.offer.prompt, chat=self.offer.chat)
         length = min(2 * inputs["input_ids"].shape[1] + 20, self.limits.new_tokens)
@@ -88,7 +92,7 @@ class Workbench:
 
     def _beam(self, form: Form) -> tuple[str, float]:
         """Beam search's translation and how long it took."""
-        model, tokenizer = self.model(form.model)
+        model, tokenizer, _ = self.model(form.model)
         inputs, options = self._inputs(form)
         start = time.perf_counter()
         found = model.generate(**inputs, num_beams=_BEAMS, do_sample=False, **options)
@@ -98,7 +102,7 @@ class Workbench:
 
     def _decided(self, form: Form, recipe: Recipe) -> Analysis:
         """What `generate(custom_generate=ACPMBR(...))` gives for the recipe."""
-        model, tokenizer = self.model(form.model)
+        model, tokenizer, _ = self.model(form.model)
         target = self.utility(form.target)
         guides = tuple(self.utility(spec.name) for spec in recipe.distilled)
         decoder, log = recorded(recipe.decoder)
@@ -122,7 +126,7 @@ class Workbench:
 
 
 @contextmanager
-def interruptible(model: Any, cancelled: Callable[[], bool]) -> Iterator[None]:
+def interruptible(model: torch.nn.Module, cancelled: Callable[[], bool]) -> Iterator[None]:
     """Generation stops with Cancelled at the model's next step."""
 
     def look(*_: object) -> None:

@@ -41,8 +41,8 @@ class BLEURTNetwork(nn.Module):
     def __init__(self, config: BertConfig, embedding_size: int | None) -> None:
         super().__init__()
         self.embeddings = FactorisedEmbeddings(config, embedding_size)
-        self.encoder = BertEncoder(config)  # type: ignore[no-untyped-call]
-        self.pooler = BertPooler(config)  # type: ignore[no-untyped-call]
+        self.encoder = BertEncoder(config)
+        self.pooler = BertPooler(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
     def forward(self, ids: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

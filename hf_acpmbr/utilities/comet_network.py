@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -72,7 +72,7 @@ class CometNetwork(nn.Module):
 
     def __init__(self, hparams: CometHparams, config: PretrainedConfig, blocks: int) -> None:
         super().__init__()
-        self.encoder: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+        self.encoder = AutoModel.from_config(config)
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None  # never used, and not always in the checkpoint
         self.layer, self.word_layer = hparams.layer, hparams.word_layer

@@ -60,6 +60,18 @@ class MatrixUtility(Utility):
         self.name, self.higher_is_better, self.symmetric, self.device = name, higher_is_better, symmetric, device
         self.scale, self.parameters = float(scale), int(parameters)
 
+    @classmethod
+    def standing_for(cls, utility: Utility, matrix: npt.ArrayLike, texts: Sequence[str]) -> MatrixUtility:
+        """The scores of another utility, under its name, on its scale and at its cost."""
+        return cls(
+            matrix,
+            texts,
+            name=utility.name,
+            higher_is_better=utility.higher_is_better,
+            scale=utility.scale,
+            parameters=utility.parameters,
+        )
+
     def settings(self) -> dict[str, object]:
         """The options; the matrix and the texts that name its rows and columns as one digest."""
         shown = {key: value for key, value in super().settings().items() if key not in ("hypotheses", "references")}
