@@ -1,0 +1,41 @@
+"""Objects of other libraries, by the part of them that is used here: the types of what users hand over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers.utils.generic import ModelOutput
+
+# Attributes that only some have (src_lang, get_lang_id, special tokens) go through its `__getattr__`, which has no type.
+Tokenizer: TypeAlias = "PreTrainedTokenizerBase"
+
+# What JSON can hold.
+JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+
+
+class GenerativeModel(Protocol):
+    """A model of transformers with a `generate`, encoder-decoder or decoder-only."""
+
+    @property
+    def config(self) -> PreTrainedConfig: ...
+
+    @property
+    def generation_config(self) -> GenerationConfig: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def generate(self) -> Callable[..., torch.Tensor | ModelOutput]: ...
+
+    @property
+    def prepare_inputs_for_generation(self) -> Callable[..., Mapping[str, object]]: ...
+
+    @property
+    def __call__(self) -> Callable[..., ModelOutput]: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
