@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .checks import number, optional
 from .stage import Configured, setting
+
+if TYPE_CHECKING:
+    from .foreign import JSON
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,7 @@ class Budget(Configured):
                 f"reduction={self.reduction} and scores_per_row={self.scores_per_row}"
             )
 
-    @classmethod
-    def check(cls, name: str, value: object) -> Budget:
-        """The check of a field that holds a budget; JSON has {"reduction": r} or {"scores_per_row": k}."""
-        if isinstance(value, Mapping):
-            return cls.from_dict(value)
-        if not isinstance(value, Budget):
-            raise ValueError(f"{name} must be a Budget such as Budget(scores_per_row=32), got {value!r}")
-        return value
-
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         return {name: value for name, value in super().to_dict().items() if value is not None}
 
     def pairs(self, unique: tuple[int, int], drawn: tuple[int, int] | None = None) -> int:

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
     from transformers.utils.generic import ModelOutput
 
-# Attributes that only some have (src_lang, get_lang_id, special tokens) go through its `__getattr__`, which has no type.
+# What only some have (src_lang, get_lang_id, special tokens) comes from its `__getattr__`, which has no type.
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase"
 
 # What JSON can hold.
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 
 class GenerativeModel(Protocol):

@@ -7,11 +7,17 @@ import difflib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar, cast
+
+if TYPE_CHECKING:
+    from .foreign import JSON
 
 T = TypeVar("T")
 S = TypeVar("S")
 C = TypeVar("C", bound="Configured")
+# A stage as users give it: its name, {"name": ..., its settings} as in JSON, or the object.
+StageLike: TypeAlias = str | Mapping[str, object] | S
 
 
 def setting(default: T, check: Callable[[str, object], T]) -> T:
@@ -26,17 +32,18 @@ def nested(check: Callable[[str, object], S], default: Callable[[], S]) -> S:
     return field
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Configured:
     """Base of frozen dataclasses of settings: values are checked, JSON is a dict of the fields."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(cast(Any, self)):
+        for field in dataclasses.fields(self):
             if (check := field.metadata.get("check")) is not None:
                 object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
 
     @classmethod
     def field_names(cls) -> list[str]:
-        return [field.name for field in dataclasses.fields(cast(Any, cls))]
+        return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
     def label(cls) -> str:
@@ -44,16 +51,25 @@ class Configured:
         return cls.__name__
 
     @classmethod
-    def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
+    def from_dict(cls: type[C], values: Mapping[str, object]) -> C:
         """From a mapping of the fields; a name that is not one of them is refused."""
         for name in values:
             if name not in cls.field_names():
                 raise ValueError(f"{name!r} is not a setting of {cls.label()}: {suggest(name, cls.field_names())}")
         return cls(**values)
 
-    def to_dict(self) -> dict[str, Any]:
+    @classmethod
+    def check(cls: type[C], name: str, value: object) -> C:
+        """The check of a field that holds such settings, or a dict of them as in JSON."""
+        if isinstance(value, Mapping):
+            return cls.from_dict(value)
+        if not isinstance(value, cls):
+            raise ValueError(f"{name} must be a {cls.__name__} or a dict of its settings, got {value!r}")
+        return value
+
+    def to_dict(self) -> dict[str, JSON]:
         """The fields, with everything inside as plain JSON values."""
-        return {name: _plain(name, getattr(self, name)) for name in self.field_names()}
+        return {name: plain(name, getattr(self, name)) for name in self.field_names()}
 
     def parts(self) -> dict[str, str]:
         """Every field as one word, for signatures."""
@@ -66,6 +82,7 @@ class Configured:
         return ",".join(f"{name}={text}" for name, text in self.parts().items())
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Stage(Configured):
     """A variant of a stage, known by its name: {"name": ..., its fields}."""
 
@@ -75,7 +92,7 @@ class Stage(Configured):
     def label(cls) -> str:
         return repr(cls.name)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         return {"name": self.name, **super().to_dict()}
 
     def __str__(self) -> str:
@@ -108,31 +125,38 @@ class Registry(Generic[S]):
         if name not in self._entries:
             raise ValueError(f"{self.kind} {name!r} is unknown: {suggest(name, self)}")
         module, attribute = self._entries[name].split(":")
-        found = getattr(importlib.import_module(f".{module}", __package__), attribute)
-        return cast("type[S]", found)
+        found: type[S] = getattr(importlib.import_module(f".{module}", __package__), attribute)
+        return found
 
-    def build(self, given: str | Mapping[str, Any] | S, **options: Any) -> S:
+    def field_names(self, name: str) -> list[str]:
+        """The settings of a variant."""
+        return self._stage(name).field_names()
+
+    def build(self, given: StageLike[S], **options: object) -> S:
         """A stage from its name, from {"name": ..., its fields}, or as it is."""
         if isinstance(given, str):
-            return cast(S, cast(Any, self.get(given)).from_dict(options))
+            return cast(S, self._stage(given).from_dict(options))
         if isinstance(given, Mapping):
             values = {**options, **given}
             name = values.pop("name", None)
             if not isinstance(name, str):
                 raise ValueError(f'a {self.kind} is {{"name": ..., its settings}}, got {dict(given)!r}')
-            return cast(S, cast(Any, self.get(name)).from_dict(values))
+            return self.build(name, **values)
         if given is None or isinstance(given, (bool, int, float, list, tuple)):
             raise ValueError(f"{self.kind} must be a name, a dict with a name, or an object, got {given!r}")
         return given
 
     def check(self, name: str, value: object) -> S:
         """The check of a field that holds a stage of this kind."""
-        return self.build(cast(Any, value))
+        return self.build(cast("StageLike[S]", value))
 
     def having(self, field: str) -> list[str]:
         """Names of the variants that have a field."""
-        classes = {name: self.get(name) for name in self}
-        return [name for name, cls in classes.items() if field in cast(Any, cls).field_names()]
+        return [name for name in self if field in self.field_names(name)]
+
+    def _stage(self, name: str) -> type[Stage]:
+        """The class by what all variants have in common."""
+        return cast("type[Stage]", self.get(name))
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -154,15 +178,16 @@ def describe(value: object) -> str:
     return re.sub(r"[\s|%]", lambda match: f"%{ord(match.group()):02x}", text)
 
 
-def _plain(name: str, value: object) -> Any:
+def plain(name: str, value: object) -> JSON:
+    """A setting as JSON can hold it."""
     if isinstance(value, Configured):
         return value.to_dict()
     if isinstance(value, (list, tuple)):
-        return [_plain(name, item) for item in value]
+        return [plain(name, item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(str(key), item) for key, item in value.items()}
+        return {str(key): plain(str(key), item) for key, item in value.items()}
     raise ValueError(
         f"{name} is a {type(value).__name__} object, which cannot be written as JSON: give it by name, or as a Stage"
     )

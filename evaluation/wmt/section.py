@@ -27,7 +27,7 @@ class Section(Configured):
         for name in values:
             if name not in names:
                 raise ValueError(f"{name} is not a setting: {suggest(str(name), names)}")
-        for entry in dataclasses.fields(cls):  # type: ignore[arg-type]
+        for entry in dataclasses.fields(cls):
             required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
             if required and entry.name not in values:
                 raise ValueError(f"{entry.name} is missing")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,15 +29,6 @@ class Truncation(Configured):
     min_p: float = setting(0.0, number(0, 1, below=True, note="0 switches it off"))
     typical_p: float = setting(1.0, number(0, 1, above=True, note="1 switches it off"))
     eta: float = setting(0.0, number(0, 1, below=True, note="0 switches it off"))
-
-    @classmethod
-    def check(cls, name: str, value: object) -> Truncation:
-        """The check of a field that holds a Truncation."""
-        if isinstance(value, Mapping):
-            return cls.from_dict(value)
-        if not isinstance(value, Truncation):
-            raise ValueError(f"{name} must be a Truncation or a dict of its settings, got {value!r}")
-        return value
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> Truncation:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..stage import Configured, describe
+from ..stage import Configured, describe, plain
 from .base import Utility
 from .load import as_utility, load_utility
+
+if TYPE_CHECKING:
+    from ..foreign import JSON
 
 # What users may hand over: a Utility, a name, {"name": ..., options}, a UtilitySpec, an `evaluate` module, a callable,
 # or an object with `score` and `higher_is_better`. The last three are foreign objects, which only Any describes.
@@ -57,19 +60,14 @@ class UtilitySpec(Configured):
         """The utility."""
         return self.ready if self.ready is not None else load_utility(self.name, **self.options)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         if self.ready is not None and self.ready.loaded_as is None:
             raise ValueError(
                 f"the utility {self.name!r} is a Python object, which cannot be written as JSON: give it by name, hub "
                 "id or path, with its options"
             )
-        return {"name": self.name, **Configured.to_dict(_Options(self.options))["options"]}
+        return {"name": self.name, **{key: plain(key, value) for key, value in self.options.items()}}
 
     def __str__(self) -> str:
         options = ",".join(f"{key}={describe(value)}" for key, value in sorted(self.options.items()))
         return f"{self.name}({options})" if options else self.name
-
-
-@dataclass(frozen=True)
-class _Options(Configured):
-    options: Mapping[str, Any]
