@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, cast
 
 from .budget import Budget
 from .checks import integer, optional, several
 from .decoding.base import Decoder
 from .files import write_atomically
+from .keywords import KEYWORDS, keyword_path, replaced, set_completer
 from .protocols import Completer, Observation, Sampler
 from .registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
-from .stage import Configured, Registry, nested, setting, suggest
+from .stage import Configured, StageLike, nested, setting, suggest
 from .utilities import UtilityLike, UtilitySpec, distilled_partners
 
 RECIPE_NAME = "mbr_recipe.json"
 PAPER_SAMPLES = 1024
-
-# A stage as users give it: its name, {"name": ..., its settings} as in JSON, or the object.
-StageLike: TypeAlias = "str | Mapping[str, Any] | Decoder | Completer | Observation | Sampler"
 
 
 @dataclass(frozen=True)
@@ -41,14 +37,6 @@ class Sampling(Configured):
     num_references: int | None = setting(None, optional(integer(1)))
     sampler: Sampler = nested(SAMPLERS.check, lambda: SAMPLERS.build("auto"))
     references_sampler: Sampler | None = setting(None, optional(SAMPLERS.check))
-
-    @classmethod
-    def check(cls, name: str, value: object) -> Sampling:
-        if isinstance(value, Mapping):
-            return cls.from_dict(value)
-        if not isinstance(value, Sampling):
-            raise ValueError(f"{name} must be a Sampling or a dict of its settings, got {value!r}")
-        return value
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,10 @@ class Recipe(Configured):
         target: UtilityLike | None = None,
         distilled: UtilityLike | Sequence[UtilityLike] = (),
         seed: int = 0,
-        **keywords: Any,
+        decoder: StageLike[Decoder] | None = None,
+        completer: StageLike[Completer] | None = None,
+        observation: StageLike[Observation] | None = None,
+        **keywords: object,
     ) -> Recipe:
         """A recipe by name for these utilities, changed by keywords (those of `ACPMBR`).
 
@@ -88,12 +79,10 @@ class Recipe(Configured):
         if name not in NAMED:
             raise ValueError(f"recipe {name!r} is unknown: {suggest(name, NAMED)}")
         specs = utility_specs(target, distilled)
-        completes = any(KEYWORDS.get(key, ())[:2] == _COMPLETER for key in keywords)
-        stages = {key: keywords.pop(key) for key in ("decoder", "completer", "observation") if key in keywords}
-        decoder = default_decoder(NAMED[name], *specs, **stages, completes=completes)
-        return cls(decoder, Sampling(), *specs, seed).changed(**keywords)
+        chosen = default_decoder(NAMED[name], *specs, decoder, completer, observation, set_completer(keywords))
+        return cls(chosen, Sampling(), *specs, seed).changed(**keywords)
 
-    def changed(self, **keywords: Any) -> Recipe:
+    def changed(self, **keywords: object) -> Recipe:
         """The same with other settings, by `ACPMBR`'s keywords; a keyword that no stage here takes is refused."""
         recipe = self
         for one, other in (("reduction", "scores_per_row"), ("distilled_reduction", "distilled_scores_per_row")):
@@ -102,7 +91,7 @@ class Recipe(Configured):
         for keyword in sorted(keywords, key=lambda key: list(KEYWORDS).index(key) if key in KEYWORDS else -1):
             if keyword not in KEYWORDS:
                 raise ValueError(f"{keyword!r} is not a setting: {suggest(keyword, KEYWORDS)}")
-            recipe = _replaced(recipe, keyword_path(keyword, recipe.decoder), keywords[keyword], keyword)
+            recipe = replaced(recipe, keyword_path(keyword, recipe.decoder), keywords[keyword], keyword)
         return recipe
 
     def to_json(self) -> str:
@@ -158,7 +147,7 @@ class Named:
         return Budget(reduction=PAPER_SAMPLES / scores) if self.paper else Budget(scores_per_row=scores)
 
     @property
-    def completer(self) -> dict[str, Any]:
+    def completer(self) -> dict[str, object]:
         """What it sets in completers that have such fields."""
         paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if self.paper else {}
         return {"agreement": self.agreement, **paper}
@@ -172,54 +161,6 @@ NAMED = {
     "paper-low": Named(*_LOW, paper=True),
     "paper-high": Named(*_HIGH, paper=True),
 }
-
-# The convenience keywords, each a path into the Recipe, in the order in which they apply.
-_SAMPLER, _COMPLETER = ("sampling", "sampler"), ("decoder", "completer")
-KEYWORDS: dict[str, tuple[str, ...]] = {
-    "num_candidates": ("sampling", "num_candidates"),
-    "num_references": ("sampling", "num_references"),
-    "sampler": _SAMPLER,
-    "references_sampler": ("sampling", "references_sampler"),
-    "max_rows": (*_SAMPLER, "max_rows"),
-    **{name: (*_SAMPLER, "truncation", name) for name in ("epsilon", "temperature", "top_k", "top_p", "min_p")},
-    "decoder": ("decoder",),
-    "completer": _COMPLETER,
-    "observation": ("decoder", "observation"),
-    "reduction": ("decoder", "budget", "reduction"),
-    "scores_per_row": ("decoder", "budget", "scores_per_row"),
-    "distilled_reduction": ("decoder", "guide_budgets", "reduction"),
-    "distilled_scores_per_row": ("decoder", "guide_budgets", "scores_per_row"),
-    "max_regret": ("decoder", "max_regret"),
-    "confidence": ("decoder", "confidence"),
-    "time_limit": ("decoder", "time_limit"),
-    **{
-        name: (*_COMPLETER, name)
-        for name in (
-            "rank",
-            "regularization",
-            "agreement",
-            "max_sweeps",
-            "tolerance",
-            "absolute_tolerance",
-            "center",
-        )
-    },
-}
-# Where a keyword is found instead, in decoders that have it at another place.
-_ELSEWHERE = {"confidence": ("decoder", "observation", "confidence")}
-_REGISTRIES: dict[str, Registry[Any]] = {
-    "decoder": DECODERS,
-    "completer": COMPLETERS,
-    "observation": OBSERVATIONS,
-    "sampler": SAMPLERS,
-}
-
-
-def keyword_path(keyword: str, decoder: Decoder) -> tuple[str, ...]:
-    """Where in a Recipe with this decoder a keyword's setting is."""
-    if keyword in _ELSEWHERE and "observation" in decoder.field_names():
-        return _ELSEWHERE[keyword]
-    return KEYWORDS[keyword]
 
 
 def utility_specs(
@@ -245,47 +186,56 @@ def default_decoder(
     named: Named,
     target: UtilitySpec | None,
     guides: tuple[UtilitySpec, ...],
-    decoder: StageLike | None = None,
-    completer: StageLike | None = None,
-    observation: StageLike | None = None,
-    completes: bool = False,
+    decoder: StageLike[Decoder] | None,
+    completer: StageLike[Completer] | None,
+    observation: StageLike[Observation] | None,
+    completes: bool,
 ) -> Decoder:
     """The one place where defaults are decided, by what is known: the utilities, and what the caller has chosen.
 
-    Without a decoder it is "rounds"; where the paper or a setting of a completer is asked for, one that completes.
+    Without a decoder it is "rounds"; where the paper or a setting of a completer is asked for (`completes`), one that
+    completes.
     """
     if decoder is None:
         completes = completes or named.paper or completer is not None or observation is not None
         decoder = "rounds" if not completes else "acpmbr" if guides else "pmbr"
     if not isinstance(decoder, str):
-        return _with_stages(DECODERS.build(decoder), completer, observation)  # type: ignore[arg-type]
-    cls = DECODERS.get(decoder)
-    values: dict[str, Any] = {}
-    if "budget" in cls.field_names():
-        values["budget"] = named.budget(named.target * (1 if guides and "guide_budgets" in cls.field_names() else 2))
-    if "guide_budgets" in cls.field_names():
+        return _with_stages(DECODERS.build(decoder), completer, observation)
+    fields = DECODERS.field_names(decoder)
+    values: dict[str, object] = {}
+    if "budget" in fields:
+        values["budget"] = named.budget(named.target * (1 if guides and "guide_budgets" in fields else 2))
+    if "guide_budgets" in fields:
         values["guide_budgets"] = (named.budget(_guide_scores(named, target, guides)),)
-    if "max_regret" in cls.field_names():
+    if "max_regret" in fields:
         values["max_regret"] = named.max_regret
-    if "completer" in cls.field_names():
-        if completer is None:
-            completer = "als" if not guides else "agreement-als" if named.paper else "transfer"
-        if isinstance(completer, str):
-            known = COMPLETERS.get(completer).field_names()  # type: ignore[attr-defined]
-            completer = COMPLETERS.build(completer, **{k: v for k, v in named.completer.items() if k in known})
-        values["completer"] = COMPLETERS.build(completer)  # type: ignore[arg-type]
-        if observation is None:
-            rounds = guides and values["completer"].knows_deviations
-            observation = "uniform" if named.paper else "adaptive" if rounds else "balanced"
-        values["observation"] = OBSERVATIONS.build(observation)  # type: ignore[arg-type]
+    if "completer" in fields:
+        values.update(_completing(named, bool(guides), completer, observation))
         completer = observation = None
     return _with_stages(DECODERS.build(decoder, **values), completer, observation)
 
 
-def _with_stages(decoder: Decoder, completer: StageLike | None, observation: StageLike | None) -> Decoder:
+def _completing(
+    named: Named, guided: bool, completer: StageLike[Completer] | None, observation: StageLike[Observation] | None
+) -> dict[str, object]:
+    """Completer and observation of a decoder that completes, with defaults for what is None."""
+    if completer is None:
+        completer = "als" if not guided else "agreement-als" if named.paper else "transfer"
+    if isinstance(completer, str):
+        known = COMPLETERS.field_names(completer)
+        completer = COMPLETERS.build(completer, **{k: v for k, v in named.completer.items() if k in known})
+    chosen = COMPLETERS.build(completer)
+    if observation is None:
+        observation = "uniform" if named.paper else "adaptive" if guided and chosen.knows_deviations else "balanced"
+    return {"completer": chosen, "observation": OBSERVATIONS.build(observation)}
+
+
+def _with_stages(
+    decoder: Decoder, completer: StageLike[Completer] | None, observation: StageLike[Observation] | None
+) -> Decoder:
     for name, value in (("completer", completer), ("observation", observation)):
         if value is not None:
-            decoder = _replaced(decoder, (name,), value, name, "decoder")
+            decoder = replaced(decoder, (name,), value, name, "decoder")
     return decoder
 
 
@@ -294,30 +244,3 @@ def _guide_scores(named: Named, target: UtilitySpec | None, guides: tuple[Utilit
     known = distilled_partners("" if target is None else target.name)
     rates = [getattr(partner, named.level) for partner in known if [partner.name] == [guide.name for guide in guides]]
     return PAPER_SAMPLES / rates[0] if rates else named.guide
-
-
-def _replaced(stage: Any, path: tuple[str, ...], value: Any, keyword: str, kind: str = "recipe") -> Any:
-    """`stage` with the setting at the end of `path` replaced, all checks made anew."""
-    first, *rest = path
-    if not isinstance(stage, Configured) or first not in stage.field_names():
-        raise ValueError(_misplaced(stage, first, keyword, kind))
-    current = getattr(stage, first)
-    if rest and isinstance(current, tuple):  # one value for all, or one each
-        values = value if isinstance(value, (list, tuple)) else [value]
-        value = tuple(Budget(**{rest[0]: each}) for each in values)
-    elif rest and isinstance(current, Budget):
-        value = Budget(**{rest[0]: value})
-    elif rest:
-        value = _replaced(current, tuple(rest), value, keyword, first)
-    elif first == "sampler" and isinstance(value, str):  # another way to draw from the same distribution
-        known = SAMPLERS.get(value).field_names()  # type: ignore[attr-defined]
-        kept = {name: getattr(current, name) for name in ("truncation", "max_rows") if hasattr(current, name)}
-        value = SAMPLERS.build(value, **{name: setting for name, setting in kept.items() if name in known})
-    return dataclasses.replace(cast(Any, stage), **{first: value})
-
-
-def _misplaced(stage: Any, field: str, keyword: str, kind: str) -> str:
-    what = f"{kind} {getattr(stage, 'name', type(stage).__name__)!r}"
-    takers = _REGISTRIES[kind].having(field) if kind in _REGISTRIES else []
-    remedy = f"{kind}s that take it: {', '.join(takers)}" if takers else "leave it out"
-    return f"{keyword} is not a setting of {what}; {remedy}"

@@ -14,7 +14,8 @@ from hf_acpmbr import ACPMBR, Recipe, load_utility
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import AgreementALS
 from hf_acpmbr.decoding import HalvingMBR
-from hf_acpmbr.recipe import KEYWORDS, NAMED, keyword_path
+from hf_acpmbr.keywords import KEYWORDS, keyword_path
+from hf_acpmbr.recipe import NAMED
 from hf_acpmbr.registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
 from hf_acpmbr.utilities import UtilitySpec
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hf_acpmbr import Recipe, available_utilities
 from hf_acpmbr.checks import several
-from hf_acpmbr.recipe import KEYWORDS
+from hf_acpmbr.keywords import KEYWORDS
 from hf_acpmbr.stage import Configured, suggest
 
 T = TypeVar("T")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..keywords import KEYWORDS
 from ..mbr import ACPMBR
-from ..recipe import KEYWORDS, NAMED, Recipe
+from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
 from ..stage import suggest
 from ._options import add_key_values, json_or_text, named

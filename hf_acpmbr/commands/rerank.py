@@ -12,7 +12,7 @@ import numpy as np
 from ..candidates import Candidates
 from ..decoding import Decision
 from ..files import write_atomically
-from ..recipe import KEYWORDS
+from ..keywords import KEYWORDS
 from ._candidate_lists import FORMATS, CandidateList, candidate_input
 from ._input import Input, Record
 from ._mbr import add_mbr_arguments, build_mbr
