@@ -17,6 +17,15 @@ Tokenizer: TypeAlias = "PreTrainedTokenizerBase"
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 
+class Outputs(Protocol):
+    """What a forward pass gives."""
+
+    @property
+    def logits(self) -> torch.Tensor: ...
+
+    def get(self, name: str, /) -> object: ...
+
+
 class GenerativeModel(Protocol):
     """A model of transformers with a `generate`, encoder-decoder or decoder-only."""
 
@@ -36,6 +45,6 @@ class GenerativeModel(Protocol):
     def prepare_inputs_for_generation(self) -> Callable[..., Mapping[str, object]]: ...
 
     @property
-    def __call__(self) -> Callable[..., ModelOutput]: ...
+    def __call__(self) -> Callable[..., Outputs]: ...
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...

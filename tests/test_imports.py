@@ -16,7 +16,7 @@ PACKAGE = ROOT / "hf_acpmbr"
 STAGES = {"sampling", "observation", "utilities", "completion"}
 
 # Parts of the package each part may import besides what all share.
-SHARED = {"candidates", "matrix", "version", "checks", "stage", "protocols", "registry", "budget", "files"}
+SHARED = {"candidates", "matrix", "version", "checks", "stage", "protocols", "registry", "budget", "files", "foreign"}
 ALLOWED = {
     "sampling": {"sampling"},
     "observation": {"observation"},
@@ -24,11 +24,12 @@ ALLOWED = {
     "completion": {"completion"},
     "decoding": {"decoding", "utilities", "signature"},
     "candidates": {"engines"},
-    **{name: set() for name in ("matrix", "checks", "stage", "budget", "files", "signature")},
+    **{name: set() for name in ("matrix", "checks", "stage", "budget", "files", "signature", "foreign")},
     "engines": set(),
     "registry": {"decoding"},  # for its types alone
     "protocols": {"sampling"},  # for its types alone
-    "recipe": {"decoding", "utilities"},
+    "keywords": {"decoding"},
+    "recipe": {"decoding", "keywords", "utilities"},
 }
 # Where each heavy library belongs, whether it is imported at the top of a file or inside a function.
 LIBRARIES = {
@@ -43,6 +44,7 @@ LIBRARIES = {
         "commands",
         "models",
         "signature",
+        "foreign",  # for its types alone
     },
     "evaluate": {"utilities"},
     "datasets": {"utilities", "commands", "mapping"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ _REPLACING = (DynamicLayer, DynamicSlidingWindowLayer)
 SUPPORTED_LAYERS = (*_REPLACING, StaticLayer, StaticSlidingWindowLayer)
 
 
-def unsupported_layer(cache: Cache | None) -> str | None:
+def unsupported_layer(cache: object) -> str | None:
     """Name of the first kind of layer whose rows we cannot fork exactly; None if all can."""
     parts = (
         [cache.self_attention_cache, cache.cross_attention_cache] if isinstance(cache, EncoderDecoderCache) else [cache]
@@ -31,6 +31,8 @@ def unsupported_layer(cache: Cache | None) -> str | None:
     for part in parts:
         if part is None:
             continue
+        if not isinstance(part, Cache):
+            return type(part).__name__
         if getattr(part, "offloading", False):
             return "an offloaded cache"
         for layer in part.layers:
@@ -57,7 +59,7 @@ class PrefixCache:
     def select(self, parents: IntArray) -> PrefixCache:
         """Row k becomes a copy of row parents[k], in place; there may be more or fewer parents than rows."""
         if self._own is not None and not np.array_equal(parents, np.arange(self._rows)):
-            self._own.reorder_cache(torch.as_tensor(parents, device=self._device).long())  # type: ignore[arg-type]
+            self._own.reorder_cache(cast("torch.LongTensor", torch.as_tensor(parents, device=self._device).long()))
         self._rows = len(parents)
         return self
 
@@ -87,7 +89,7 @@ class PrefixCache:
 
 def _cross_rows(cross: Cache, sources: IntArray) -> Cache:
     view = DynamicCache()
-    layers: list[Any] = cross.layers
+    layers = cast("list[DynamicLayer | StaticLayer]", cross.layers)
     states = rows_of([(layer.keys, layer.values) for layer in layers], sources)
     for layer, (keys, values) in zip(layers, states, strict=True):
         twin = copy.copy(layer)

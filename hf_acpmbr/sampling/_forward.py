@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from transformers import Cache
@@ -24,7 +23,7 @@ class Forward:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._start = {name: value for name, value in request.model_kwargs.items() if name != "past_key_values"}
-        self._grown: tuple[int, dict[str, Any]] = (0, self._start)
+        self._grown: tuple[int, dict[str, object]] = (0, self._start)
 
     def first(self) -> tuple[torch.Tensor, PrefixCache]:
         """(S, V) logits after the prompts, and the cache that holds one row for each source."""
@@ -50,10 +49,9 @@ class Forward:
             is_first_iteration=False,
             **kwargs,
         )
-        logits: torch.Tensor = model(**inputs, return_dict=True).logits
-        return logits[:, -1].float()
+        return model(**inputs, return_dict=True).logits[:, -1].float()
 
-    def _at(self, tokens: int) -> dict[str, Any]:
+    def _at(self, tokens: int) -> dict[str, object]:
         """Model arguments of the S sources after so many new tokens."""
         length, kwargs = self._grown if self._grown[0] <= tokens else (0, self._start)
         for _ in range(tokens - length):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,34 +16,39 @@ from .base import Request, rows_of
 
 def for_source(request: Request, source: int, rows: int) -> LogitsProcessorList:
     """The request's processors, bound to a batch whose `rows` rows all belong to one source."""
+    which, count = np.full(rows, source), len(request.keys)
     return LogitsProcessorList(
-        _REBIND[type(item)](item, request, source, rows)
-        if type(item) in _REBIND
-        else for_rows(copy.copy(item), np.full(rows, source), len(request.keys))
+        _rebound(item, request, source, rows) if type(item) in _REBOUND else for_rows(copy.copy(item), which, count)
         for item in request.logits_processor
     )
 
 
-def for_rows(item: Any, sources: IntArray, count: int) -> Any:
+def for_rows(item: lp.LogitsProcessor, sources: IntArray, count: int) -> lp.LogitsProcessor:
     """The processor for rows of `sources` (U,), where it holds one value for each of `count` sources; else itself.
 
     From transformers 5.23 on, the repetition penalty knows the padding of each row's prompt.
     """
-    if not holds_value_per_source(item):
+    ignored = _values_per_source(item)
+    if ignored is None:
         return item
     twin = copy.copy(item)
-    repeated = len(item.prompt_ignore_length) // count  # generate may have repeated each source
-    twin.prompt_ignore_length = rows_of(item.prompt_ignore_length, sources * repeated)
+    repeated = len(ignored) // count  # generate may have repeated each source
+    setattr(twin, _PER_SOURCE, rows_of(ignored, sources * repeated))
     return twin
 
 
-def holds_value_per_source(item: Any) -> bool:
-    return type(item) is lp.RepetitionPenaltyLogitsProcessor and isinstance(item.prompt_ignore_length, torch.Tensor)
+def holds_value_per_source(item: object) -> bool:
+    return _values_per_source(item) is not None
+
+
+def _values_per_source(item: object) -> torch.Tensor | None:
+    values = getattr(item, _PER_SOURCE) if type(item) is lp.RepetitionPenaltyLogitsProcessor else None
+    return values if isinstance(values, torch.Tensor) else None
 
 
 def row_keyed(processors: LogitsProcessorList) -> list[str]:
     """Names of the processors whose effect on a prefix depends on its row or on what rows were seen before."""
-    return [type(item).__name__ for item in processors if isinstance(item, (*_REBIND, *_STATEFUL))]
+    return [type(item).__name__ for item in processors if isinstance(item, (*_REBOUND, *_STATEFUL))]
 
 
 def without_normalisation(processors: LogitsProcessorList) -> LogitsProcessorList:
@@ -93,42 +97,39 @@ def _may_allow(item: object, banned: set[int]) -> bool:
     return writes_into_scores(item)
 
 
-def _encoder_ids(request: Request, source: int) -> Any:
+def _rebound(item: object, request: Request, source: int, rows: int) -> lp.LogitsProcessor:
+    """One of `_REBOUND`, made anew for rows of one source."""
+    if isinstance(item, lp.PrefixConstrainedLogitsProcessor):
+        allowed = item._prefix_allowed_tokens_fn
+        return lp.PrefixConstrainedLogitsProcessor(lambda _, ids: allowed(source, ids), num_beams=1)
+    if isinstance(item, lp.UnbatchedClassifierFreeGuidanceLogitsProcessor):
+        context = item.unconditional_context
+        ids, mask = (
+            cast("torch.LongTensor", value[source : source + 1].expand(rows, -1))
+            if isinstance(value, torch.Tensor)
+            else None
+            for value in (context["input_ids"], context["attention_mask"])
+        )
+        return lp.UnbatchedClassifierFreeGuidanceLogitsProcessor(
+            item.guidance_scale, item.model, ids, mask, bool(context["use_cache"])
+        )
     if request.encoder_input_ids is None:
         raise ValueError(
             "encoder_no_repeat_ngram_size and encoder_repetition_penalty need the source ids: pass input_ids"
         )
-    return request.encoder_input_ids[source : source + 1]
+    own = cast("torch.LongTensor", request.encoder_input_ids[source : source + 1])
+    if isinstance(item, lp.EncoderNoRepeatNGramLogitsProcessor):
+        return lp.EncoderNoRepeatNGramLogitsProcessor(item.ngram_size, own)
+    if isinstance(item, lp.EncoderRepetitionPenaltyLogitsProcessor):
+        return lp.EncoderRepetitionPenaltyLogitsProcessor(1 / item.penalty, own)
+    raise TypeError(f"{type(item).__name__} cannot be bound to one source")
 
 
-def _encoder_ngrams(item: Any, request: Request, source: int, rows: int) -> Any:
-    return lp.EncoderNoRepeatNGramLogitsProcessor(item.ngram_size, _encoder_ids(request, source))
-
-
-def _encoder_repetition(item: Any, request: Request, source: int, rows: int) -> Any:
-    return lp.EncoderRepetitionPenaltyLogitsProcessor(1 / item.penalty, _encoder_ids(request, source))
-
-
-def _prefix_constrained(item: Any, request: Request, source: int, rows: int) -> Any:
-    allowed = item._prefix_allowed_tokens_fn
-    return lp.PrefixConstrainedLogitsProcessor(lambda _, ids: allowed(source, ids), num_beams=1)
-
-
-def _guidance(item: Any, request: Request, source: int, rows: int) -> Any:
-    context = item.unconditional_context
-    ids, mask = (
-        None if value is None else value[source : source + 1].expand(rows, -1)
-        for value in (context["input_ids"], context["attention_mask"])
-    )
-    return lp.UnbatchedClassifierFreeGuidanceLogitsProcessor(
-        item.guidance_scale, item.model, ids, mask, context["use_cache"]
-    )
-
-
-_REBIND: dict[type, Callable[[Any, Request, int, int], Any]] = {
-    lp.EncoderNoRepeatNGramLogitsProcessor: _encoder_ngrams,
-    lp.EncoderRepetitionPenaltyLogitsProcessor: _encoder_repetition,
-    lp.PrefixConstrainedLogitsProcessor: _prefix_constrained,
-    lp.UnbatchedClassifierFreeGuidanceLogitsProcessor: _guidance,
-}
+_REBOUND = (
+    lp.EncoderNoRepeatNGramLogitsProcessor,
+    lp.EncoderRepetitionPenaltyLogitsProcessor,
+    lp.PrefixConstrainedLogitsProcessor,
+    lp.UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 _STATEFUL = (lp.ClassifierFreeGuidanceLogitsProcessor, lp.SynthIDTextWatermarkLogitsProcessor)
+_PER_SOURCE = "prompt_ignore_length"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from ..candidates import IntArray
 from ._processors import for_rows, holds_value_per_source, split_bans, without_normalisation, writes_into_scores
@@ -73,7 +72,7 @@ class Scoring:
         self._copy = any(map(writes_into_scores, constraints))
         self._cuts = bool(self._epsilon) or bool(warpers)
         # One by one: a LogitsProcessorList looks up each signature at every call, which a small model notices.
-        self._all: list[Any] = [*constraints, *warpers]
+        self._all: list[LogitsProcessor] = [*constraints, *warpers]
         self._keyed = any(map(holds_value_per_source, self._all))
         self._banned = torch.tensor(banned, device=device) if banned else None
 

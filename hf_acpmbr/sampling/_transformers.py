@@ -7,8 +7,9 @@ transformers 5.5 to 5.22.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from .base import Request, Samples, eos_ids, rows_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
+
+    from ..foreign import Outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +59,16 @@ class Tap:
             self._pending = None
 
 
-def prefill(request: Request, kwargs: dict[str, Any]) -> Any:
+def prefill(request: Request, kwargs: dict[str, object]) -> Outputs:
     """The model's outputs after the prompts."""
-    return request.model._prefill(request.input_ids, request.generation_config, kwargs)
+    return _mixin(request)._prefill(request.input_ids, request.generation_config, kwargs)
 
 
-def grown_by_one(request: Request, kwargs: dict[str, Any]) -> dict[str, Any]:
+def grown_by_one(request: Request, kwargs: dict[str, object]) -> dict[str, object]:
     """Masks and positions of the sources after one more token."""
-    grown: dict[str, Any] = request.model._update_model_kwargs_for_generation(
+    return _mixin(request)._update_model_kwargs_for_generation(
         {}, dict(kwargs), is_encoder_decoder=request.model.config.is_encoder_decoder
     )
-    return grown
 
 
 def run_loop(
@@ -80,14 +82,13 @@ def run_loop(
 ) -> torch.Tensor:
     """`rows` rows of one source through transformers' own loop, with its random numbers confined to this call."""
     which = np.full(rows, source, dtype=np.int64)
-    kwargs: dict[str, Any] = rows_of({k: v for k, v in request.model_kwargs.items() if k != "past_key_values"}, which)
+    kwargs = rows_of({k: v for k, v in request.model_kwargs.items() if k != "past_key_values"}, which)
     if (cache := request.model_kwargs.get("past_key_values")) is not None:
         kwargs["past_key_values"] = copy.deepcopy(cache)
     device = request.input_ids.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        decode = getattr(request.model, method)
-        sequences: torch.Tensor = decode(
+        sequences: torch.Tensor = getattr(request.model, method)(
             rows_of(request.input_ids, which).contiguous(),
             logits_processor=processors,
             stopping_criteria=request.stopping_criteria,
@@ -95,6 +96,20 @@ def run_loop(
             **kwargs,
         )
     return sequences
+
+
+class _Mixin(Protocol):
+    def _prefill(
+        self, input_ids: torch.Tensor, generation_config: GenerationConfig, model_kwargs: dict[str, object]
+    ) -> Outputs: ...
+
+    def _update_model_kwargs_for_generation(
+        self, outputs: Mapping[str, object], model_kwargs: dict[str, object], is_encoder_decoder: bool
+    ) -> dict[str, object]: ...
+
+
+def _mixin(request: Request) -> _Mixin:
+    return cast("_Mixin", request.model)
 
 
 def collect(chunks: list[Chunk], request: Request) -> Samples:

@@ -36,6 +36,8 @@ class Automatic(DrawingSampler):
 
     def obstacle(self, request: Request) -> str | None:
         """Why prefix sharing cannot serve this request exactly; None if it can."""
+        import torch
+
         from ._cache import unsupported_layer
         from ._processors import row_keyed
 
@@ -46,6 +48,6 @@ class Automatic(DrawingSampler):
         if (layer := unsupported_layer(request.model_kwargs.get("past_key_values"))) is not None:
             return f"a cache whose rows cannot be forked: {layer}"
         positions = request.model_kwargs.get("position_ids")
-        if positions is not None and positions.dim() > 2:
+        if isinstance(positions, torch.Tensor) and positions.dim() > 2:
             return "position ids with more than two axes"
         return None

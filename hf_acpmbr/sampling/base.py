@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,11 @@ from .truncation import Truncation
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+    from ..foreign import GenerativeModel
+
+T = TypeVar("T")
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -29,19 +32,18 @@ class Request:
         model: any generative transformers model.
         input_ids: (S, P) decoder start ids of an encoder-decoder model, or left-padded prompts of a decoder-only one.
         model_kwargs: everything else the model's forward needs: encoder outputs, masks, an empty cache.
-        logits_processor: LogitsProcessorList of those that constrain (forced BOS, bad words, ...), without
-            sampling warpers.
-        stopping_criteria: StoppingCriteriaList; when a sequence ends; each must look at one row at a time.
+        logits_processor: those that constrain (forced BOS, bad words, ...), without sampling warpers.
+        stopping_criteria: when a sequence ends; each must look at one row at a time.
         generation_config: prepared by `generate`; read for special tokens, lengths and the kind of cache.
         keys: S byte strings that identify the sources; the draws of a source depend on its key and the seed alone.
         encoder_input_ids: (S, L) source ids of an encoder-decoder model, where known.
     """
 
-    model: Any
+    model: GenerativeModel
     input_ids: torch.Tensor
-    model_kwargs: Mapping[str, Any]
-    logits_processor: Any
-    stopping_criteria: Any
+    model_kwargs: Mapping[str, object]
+    logits_processor: LogitsProcessorList
+    stopping_criteria: StoppingCriteriaList
     generation_config: GenerationConfig
     keys: tuple[bytes, ...]
     encoder_input_ids: torch.Tensor | None = None
@@ -100,7 +102,7 @@ def eos_ids(generation_config: GenerationConfig) -> frozenset[int]:
     return frozenset(int(token) for token in (eos if isinstance(eos, list | tuple) else [eos]))
 
 
-def rows_of(value: Any, sources: IntArray) -> Any:
+def rows_of(value: T, sources: IntArray) -> T:
     """Every tensor inside `value`, which has one row per source, with its rows picked by `sources` (U,).
 
     When all rows are of one source the result is an expanded view that costs no memory.
@@ -109,9 +111,9 @@ def rows_of(value: Any, sources: IntArray) -> Any:
 
     first = int(sources[0])
     single = bool((sources == first).all())
-    index: dict[Any, torch.Tensor] = {}  # one upload per device
+    index: dict[torch.device, torch.Tensor] = {}  # one upload per device
 
-    def pick(item: Any) -> Any:
+    def pick(item: object) -> object:
         if isinstance(item, torch.Tensor):
             if not item.dim():
                 return item
@@ -127,4 +129,4 @@ def rows_of(value: Any, sources: IntArray) -> Any:
             return type(item)(pick(part) for part in item)
         return item
 
-    return pick(value)
+    return cast("T", pick(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -70,7 +70,7 @@ class BeamSearch(Stage):
         return Chunk(sequences, None, None, self.num_beams * taps.steps)
 
 
-def sampler_settings(config: GenerationConfig) -> dict[str, Any]:
+def sampler_settings(config: GenerationConfig) -> dict[str, object]:
     """The sampler that a GenerationConfig asks for, as {"name": ..., settings}; "auto" unless num_beams > 1.
 
     Raises:
