@@ -168,11 +168,25 @@ class MapFunction:
         sources = [str(source) for source in batch[self.source_column]]
         prompts = [self.prompt.replace("{source}", source) for source in sources]
 
-        def score(row: int, hypotheses: list[str], references: list[str]) -> Any:
-            if self.mbr.target is None:
-                raise ValueError("preferences against a beam search need a target utility: ACPMBR(target=...)")
-            return self.mbr.target.score(hypotheses, references, [sources[row]] * len(hypotheses))
-
-        settings = Preferences.of(self.preferences) or Preferences()
         columns = {**{name: batch[name] for name in batch}, **added}
-        return preference_columns(settings, columns, decisions, prompts, score, self.chat)
+        settings = Preferences.of(self.preferences) or Preferences()
+        return preference_rows(self.mbr, settings, columns, decisions, sources, prompts, self.chat)
+
+
+def preference_rows(
+    mbr: ACPMBR,
+    settings: Preferences,
+    columns: Mapping[str, Sequence[Any]],
+    decisions: Sequence[Decision | None],
+    sources: Sequence[str],
+    prompts: Sequence[str],
+    chat: bool,
+) -> dict[str, list[Any]]:
+    """`preference_columns` with the target of `mbr` as the utility of texts that are not candidates."""
+
+    def score(row: int, hypotheses: list[str], references: list[str]) -> Any:
+        if mbr.target is None:
+            raise ValueError("preferences against a beam search need a target utility: ACPMBR(target=...)")
+        return mbr.target.score(hypotheses, references, [sources[row]] * len(hypotheses))
+
+    return preference_columns(settings, columns, decisions, prompts, score, chat)

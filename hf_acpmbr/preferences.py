@@ -153,11 +153,11 @@ def score_text(decision: Decision, text: str, score: Callable[[list[str], list[s
     """A text from elsewhere, such as a beam search, with its expected utility over the decision's candidates.
 
     Args:
-        score: the utility, `score(hypotheses, references)`; not called where the text is one of the candidates.
+        score: the utility, `score(hypotheses, references)`; not called for a candidate that has an estimate.
     """
     pool = decision.candidates
-    if text in pool.texts:
-        return Scored(text, float(decision.expected[pool.texts.index(text)]))
+    if text in pool.texts and math.isfinite(known := float(decision.expected[pool.texts.index(text)])):
+        return Scored(text, known)
     scores = np.asarray(score([text] * len(pool), list(pool.texts)), dtype=np.float64)
     return Scored(text, float(scores @ pool.weights))
 
@@ -186,7 +186,10 @@ def preference_columns(
             continue
         beam = None
         if settings.beam_column is not None:
-            beam = score_text(decision, columns[settings.beam_column][row], partial(score, row))
+            text = columns[settings.beam_column][row]
+            if not isinstance(text, str):
+                raise ValueError(f"row {row} has no text in {settings.beam_column!r}: got {text!r}")
+            beam = score_text(decision, text, partial(score, row))
         for pair in settings.select(decision, beam):
             values = {name: column[row] for name, column in columns.items()}
             for name, value in {**values, **settings.row(pair, prompts[row], conversational)}.items():

@@ -13,6 +13,7 @@ from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
 from ..stage import suggest
 from ._options import add_key_values, json_or_text, named
+from ._pairs import add_preference_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,6 +79,7 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--output", default="-", metavar="FILE", help="where to write; - is standard output (default)")
     output.add_argument("--format", choices=("text", "jsonl"), default="text", help="chosen texts, or all details")
     output.add_argument("--nbest", type=int, default=1, metavar="K", help="list the K best in jsonl (default: 1)")
+    add_preference_arguments(output)
     output.add_argument(
         "--resume",
         action="store_true",

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,7 +15,8 @@ from ..decoding import Decision
 from ..mbr import ACPMBR
 from ..version import __version__
 from ._input import Checked, Input, Record
-from ._resumable import kept, open_output, progress
+from ._pairs import PairsFile, check_preferences, open_pairs
+from ._resumable import Output, kept, open_output, progress
 
 Item = TypeVar("Item")
 # What a result does not depend on, and what the note of a run has by content and not by option: files, the model, and
@@ -28,10 +29,11 @@ OUTPUT_FIELDS = ("text", "expected", "nbest", "unique", "drawn", "calls", "statu
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one record gives: its decision, None for a blank source, and what else its JSON has."""
+    """What one record gives: its decision, None for a blank source, what else its JSON has, and what was asked."""
 
     decision: Decision | None
     fields: Mapping[str, object]
+    prompt: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +75,7 @@ def check_arguments(args: argparse.Namespace) -> None:
         path: str | None = getattr(args, option, None)
         if path is not None and _same_file(path, args.output):
             raise ValueError(f"--output {args.output} is the --{option} file: choose another --output")
+    check_preferences(args)
 
 
 def _same_file(one: str, other: str) -> bool:
@@ -89,22 +92,43 @@ def decide_all(args: argparse.Namespace, source: Input[Item], batch_size: int, p
         output.check(about)  # before a model is loaded for nothing
         job = prepare()
         about = {**about, **json.loads(json.dumps(job.about(), default=str))}
+        pairs = open_pairs(args, job.mbr)
         if not (finished := output.check(about)):
             output.start(about)
             with progress(None if checked is None else checked.records, output.done, args.quiet) as bar:
-                for batch in source.batches(batch_size, output.done):
-                    results, rows = _decided(job, batch, args, output.write)
-                    output.write(output_line(args, result) for result in results)
+                for results, rows in _batches(args, source.batches(batch_size, output.done), job, output, pairs):
                     summary.add(results, rows)
-                    bar.update(len(batch))
+                    bar.update(len(results))
+        elif pairs is not None:
+            pairs.check_there()
     if not finished:
         if checked is not None and source.digests != checked.digests:
             output.stop()
             raise ValueError(f"{args.input} changed while it was read: start anew with a file that stays as it is")
+        if pairs is not None:
+            pairs.finish()
         output.finish({**about, "input": source.digests})
     if not args.quiet:
         summary.show(output.done)
     return 0
+
+
+def _batches(
+    args: argparse.Namespace,
+    batches: Iterable[Sequence[Record[Item]]],
+    job: Job[Item],
+    output: Output,
+    pairs: PairsFile | None,
+) -> Iterator[tuple[list[Result], int]]:
+    """Results of every batch, and their decoder rows, once they are written."""
+    if pairs is not None:
+        pairs.start(output.done)
+    for batch in batches:
+        results, rows = _decided(job, batch, args, output.write)
+        if pairs is not None:  # first, so that a line that is there has its pairs
+            pairs.write(results, batch[0].position)
+        output.write(output_line(args, result) for result in results)
+        yield results, rows
 
 
 def _about_input(args: argparse.Namespace, checked: Checked | None) -> dict[str, object]:

@@ -25,6 +25,7 @@ examples:
   acpmbr rerank --input samples.txt --candidates-per-source 64 --target bleurt-20 --distilled auto --recipe fast
   acpmbr rerank --input nbest.txt --input-format nbest --decoder mbr --format jsonl --nbest 5
   acpmbr rerank --input candidates.jsonl --decoder mbr --save-matrices matrices
+  acpmbr rerank --input candidates.jsonl --output best.txt --preferences pairs.jsonl
 """
 
 
@@ -100,7 +101,7 @@ def _reranker(args: argparse.Namespace) -> Job[CandidateList]:
             decision = mbr.rerank(item.candidates, item.source, item.references)
             if folder is not None:
                 save_matrices(folder / f"{record.position + 1:06d}.npz", decision, item.references)
-            results.append(Result(decision, item.fields))
+            results.append(Result(decision, item.fields, item.source))
         return results, 0
 
     return Job(mbr, decide)

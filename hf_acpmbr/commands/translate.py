@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     check_arguments(args)
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
+    if args.preferences_option.get("pairs") == "best-beam":
+        raise ValueError("--preferences-option pairs=best-beam is for acpmbr rerank, whose input can have such a text")
     prompting = Prompting(args.prompt, args.chat, args.too_long)
     lines = Lines(args.input)
     sources = Input([lines], lambda: ((lines.where(number), text) for number, text in lines))
@@ -103,8 +105,11 @@ def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
             generate=generate,
             first_row=batch[0].position,
         )
-        results = zip(decided.decisions, sources, strict=True)
-        return [Result(decision, {"source": source}) for decision, source in results], decided.model_rows
+        results = [
+            Result(decision, {"source": source}, prompting.prompt.replace("{source}", source))
+            for decision, source in zip(decided.decisions, sources, strict=True)
+        ]
+        return results, decided.model_rows
 
     context = {"sampling": mbr.recipe.sampling.to_dict(), "model": model_signature(model), "languages": language}
     return Job(mbr, decide, context)
