@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -48,3 +48,27 @@ class GenerativeModel(Protocol):
     def __call__(self) -> Callable[..., Outputs]: ...
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
+
+
+@runtime_checkable
+class ScoreObject(Protocol):
+    """A metric of somebody else's that can serve as a utility."""
+
+    @property
+    def higher_is_better(self) -> bool: ...
+
+    @property
+    def score(self) -> Callable[..., object]:
+        """`score(hypotheses, references, sources=None)`: one number for each pair."""
+        ...
+
+
+@runtime_checkable
+class EvaluateModule(Protocol):
+    """What `evaluate.load` gives."""
+
+    @property
+    def compute(self) -> Callable[..., Mapping[str, object]]: ...
+
+    @property
+    def features(self) -> object: ...

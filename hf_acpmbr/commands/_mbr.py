@@ -16,7 +16,7 @@ from ._options import add_key_values, json_or_text, named
 from ._pairs import add_preference_arguments
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from ..foreign import Tokenizer
 
 DEFAULT_TARGET = "chrf"
 _OWN_OPTIONS = ("target", "distilled", "recipe", "seed")
@@ -99,7 +99,7 @@ def _recipe(given: str) -> str | Recipe:
         raise argparse.ArgumentTypeError(f"{given!r} is not a recipe: {error}") from None
 
 
-def build_mbr(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase | None = None, **flags: object) -> ACPMBR:
+def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **flags: object) -> ACPMBR:
     """The ACPMBR that the options describe; `flags` are settings with an option of their own, None where not given."""
     keywords = {key: value for key, value in {"decoder": args.decoder, **flags}.items() if value is not None}
     for key, value in args.set.items():

@@ -70,7 +70,7 @@ class Decoder(Stage, ABC):
         if full is not None and full.shape != (len(hypotheses), len(pseudo)):
             raise ValueError(f"full_matrix has shape {full.shape}, expected {(len(hypotheses), len(pseudo))} (unique)")
 
-        def prepared(utility: UtilityLike) -> Scorer:
+        def prepared(utility: object) -> Scorer:
             return as_utility(utility).prepare(hypotheses.texts, pseudo.texts, source)
 
         problem = Problem(

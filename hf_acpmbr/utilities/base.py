@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypedDict, runtime_checkable
 
 from ..candidates import FloatArray, IntArray
 from ..stage import describe
@@ -142,7 +142,7 @@ class Utility(ABC):
     has_vectors: bool = False  # its kernel is a VectorKernel
     device: str = "cpu"
     pairs_at_once: ClassVar[int | None] = None
-    loaded_as: tuple[str, dict[str, Any]] | None = None  # what `load_utility` was asked for
+    loaded_as: tuple[str, dict[str, object]] | None = None  # what `load_utility` was asked for
     checkpoint_name: str | None = None  # a short name of the network behind it
     description: str = ""
     citation: str = ""

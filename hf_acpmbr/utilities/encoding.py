@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from logging import ERROR
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class TextVectors:
 
     def __init__(
         self,
-        utility: NetworkUtility[Any],
+        utility: NetworkUtility[torch.nn.Module],
         rows: Sequence[Sequence[int]],
         pad_id: int,
         forward: Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor] | torch.Tensor],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..candidates import FloatArray, IntArray
 from ..stage import describe
@@ -92,7 +92,7 @@ class EvaluateUtility(Utility):
         recipe = (type(self.module), self.module.config_name, self.module.seed, self.module._hash)
         return {**super().__getstate__(), "module": self._loaded_from or recipe}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         from evaluate import load
 
         self.__dict__.update(state)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
 from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
@@ -36,7 +35,7 @@ class FunctionUtility(Utility):
 
     def __init__(
         self,
-        function: Callable[..., npt.ArrayLike],
+        function: Callable[..., object],
         *,
         name: str | None = None,
         version: str | None = None,
@@ -109,7 +108,7 @@ def _plain(values: object) -> object:
     return [_plain(value) for value in values] if isinstance(values, (list, tuple)) else values
 
 
-def _parameter(function: Callable[..., npt.ArrayLike], name: str) -> inspect.Parameter | None:
+def _parameter(function: Callable[..., object], name: str) -> inspect.Parameter | None:
     try:
         return inspect.signature(function).parameters.get(name)
     except (TypeError, ValueError):  # builtins without a signature

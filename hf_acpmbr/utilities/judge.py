@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
     from typing_extensions import Unpack
+
+    from ..foreign import Tokenizer
 
 _TASK = "{source}\n\nFirst answer:\n{first}\n\nSecond answer:\n{second}\n\n"
 _ASKED = {
@@ -84,10 +86,10 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         self.takes_source = "{source}" in self.prompt
         self.symmetric = both_orders and question == "agreement"
         self.scale = max(self.answers.values()) - min(self.answers.values())
-        self._tokenizer: Any = None
+        self._tokenizer: Tokenizer | None = None
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
             from transformers import AutoTokenizer
 
@@ -112,7 +114,7 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         ).strip()
         if self.chat if self.chat is not None else self.tokenizer.chat_template is not None:
             turn = [{"role": "user", "content": asked}]
-            asked = self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+            asked = str(self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False))
             return list(self.tokenizer(asked, add_special_tokens=False)["input_ids"])
         return list(self.tokenizer(asked + "\nAnswer:")["input_ids"])
 

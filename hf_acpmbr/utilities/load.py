@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from ..foreign import EvaluateModule, ScoreObject
 from .base import Utility
 from .checkpoints import checkpoint_folder, read_config
 from .table import COMET_KINDS, KINDS, UTILITIES, Entry
@@ -18,7 +18,7 @@ def available_utilities() -> list[str]:
     return list(UTILITIES)
 
 
-def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: Any) -> Utility:
+def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: object) -> Utility:
     """A utility by name ("chrf", "bleurt-20", ...), hub id or path of a checkpoint, or path of an `evaluate` script.
 
     Args:
@@ -33,48 +33,53 @@ def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: An
     entry = UTILITIES.get(known) or _from_table(known) or _from_path(name) or _from_hub(name)
     if entry is None:
         raise ValueError(_unknown(name))
-    factory: Callable[..., Utility] = getattr(importlib.import_module(f".{entry.module}", __package__), entry.factory)
     named = {"name": known} if known in UTILITIES and "checkpoint" in entry.options else {}
     trusted = {"trust_remote_code": trust_remote_code} if entry.module == "evaluate_module" else {}
-    utility = factory(**{**entry.options, **named, **trusted, **options})
+    utility = _factory(entry.module, entry.factory)(**{**entry.options, **named, **trusted, **options})
     utility.loaded_as = (name, options)  # without the trust, which whoever loads it again has to give
     return utility
 
 
-def as_utility(utility: Any, /, **options: Any) -> Utility:
+def load_with(name: str, options: Mapping[str, object]) -> Utility:
+    """`load_utility` with options that came as a mapping."""
+    others = {option: value for option, value in options.items() if option != "trust_remote_code"}
+    return load_utility(name, trust_remote_code=options.get("trust_remote_code") is True, **others)
+
+
+def as_utility(utility: object, /, **options: object) -> Utility:
     """Whatever users have, as a Utility: one already, a name, an `evaluate` module, a callable, or an object with
     `score(hypotheses, references, sources=None)` and `higher_is_better`."""
     if isinstance(utility, str):
-        return load_utility(utility, **options)
+        return load_with(utility, options)
     if isinstance(utility, Utility):
         if options:
             raise ValueError(f"options {sorted(options)} have no effect on a ready utility: set them when making it")
         return utility
-    if hasattr(utility, "score") and hasattr(utility, "higher_is_better"):
+    if isinstance(utility, ScoreObject):
         return _from_score_object(utility, options)
-    if hasattr(utility, "compute") and hasattr(utility, "features"):
-        from .evaluate_module import EvaluateUtility
-
-        return EvaluateUtility(utility, **options)
+    if isinstance(utility, EvaluateModule):
+        return _factory("evaluate_module", "EvaluateUtility")(utility, **options)
     if callable(utility):
-        from .function import FunctionUtility
-
-        return FunctionUtility(utility, **options)
+        return _factory("function", "FunctionUtility")(utility, **options)
     raise TypeError(
         f"{type(utility).__name__} is not a utility: give a name, an evaluate module, a callable "
         "f(hypotheses, references) or an object with score(hypotheses, references, sources=None) and higher_is_better"
     )
 
 
-def _from_score_object(utility: Any, options: dict[str, Any]) -> Utility:
-    from .function import FunctionUtility
+def _factory(module: str, name: str) -> Callable[..., Utility]:
+    """A utility's class, imported when it is asked for; it checks its own options."""
+    found: Callable[..., Utility] = getattr(importlib.import_module(f".{module}", __package__), name)
+    return found
 
+
+def _from_score_object(utility: ScoreObject, options: dict[str, object]) -> Utility:
     known = {
         key: getattr(utility, key)
         for key in ("name", "version", "higher_is_better", "scale", "symmetric", "needs_source", "parameters", "device")
         if hasattr(utility, key)
     }
-    made = FunctionUtility(utility.score, **{**known, **options})
+    made = _factory("function", "FunctionUtility")(utility.score, **{**known, **options})
     if "name" not in known and "name" not in options:
         made.name = type(utility).__name__
     return made
@@ -82,7 +87,9 @@ def _from_score_object(utility: Any, options: dict[str, Any]) -> Utility:
 
 def _from_table(name: str) -> Entry | None:
     """The table's line for a checkpoint it knows by hub id."""
-    return next((entry for entry in UTILITIES.values() if entry.options.get("checkpoint", "").lower() == name), None)
+    return next(
+        (entry for entry in UTILITIES.values() if str(entry.options.get("checkpoint", "")).lower() == name), None
+    )
 
 
 def _from_path(name: str) -> Entry | None:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _DTYPES = ("float32", "float16", "bfloat16")
-N = TypeVar("N", bound="torch.nn.Module")
+N = TypeVar("N", bound="torch.nn.Module", covariant=True)
 Output = TypeVar("Output")
 
 
@@ -180,7 +180,7 @@ class PairNetworkKernel:
     Subclasses give `lengths` (tokens of each input) and `forward` (scores of a batch of inputs).
     """
 
-    def __init__(self, utility: NetworkUtility[Any], statistics: Statistics) -> None:
+    def __init__(self, utility: NetworkUtility[torch.nn.Module], statistics: Statistics) -> None:
         self.utility = utility
         self.statistics = statistics
 

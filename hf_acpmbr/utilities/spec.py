@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..stage import Configured, describe, plain
 from .base import Utility
-from .load import as_utility, load_utility
+from .load import as_utility, load_with
 
 if TYPE_CHECKING:
-    from ..foreign import JSON
+    from ..foreign import JSON, EvaluateModule, ScoreObject
 
-# What users may hand over: a Utility, a name, {"name": ..., options}, a UtilitySpec, an `evaluate` module, a callable,
-# or an object with `score` and `higher_is_better`. The last three are foreign objects, which only Any describes.
-UtilityLike: TypeAlias = Any
+# What users may hand over; a mapping is {"name": ..., options}.
+UtilityLike: TypeAlias = (
+    "str | Mapping[str, object] | Utility | UtilitySpec | ScoreObject | EvaluateModule | Callable[..., object]"
+)
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ class UtilitySpec(Configured):
     """
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     ready: Utility | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, utility: UtilityLike) -> UtilitySpec:
+    def of(cls, utility: object) -> UtilitySpec:
         """From whatever users have. A name is not loaded yet."""
         if isinstance(utility, UtilitySpec):
             return utility
@@ -58,7 +59,7 @@ class UtilitySpec(Configured):
 
     def load(self) -> Utility:
         """The utility."""
-        return self.ready if self.ready is not None else load_utility(self.name, **self.options)
+        return self.ready if self.ready is not None else load_with(self.name, self.options)
 
     def to_dict(self) -> dict[str, JSON]:
         if self.ready is not None and self.ready.loaded_as is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 _EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
 _MILLION = 10**6
@@ -22,10 +21,10 @@ class Entry:
 
     module: str
     factory: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
 
-def _network(module: str, factory: str, checkpoint: str, millions: float | None = None, **options: Any) -> Entry:
+def _network(module: str, factory: str, checkpoint: str, millions: float | None = None, **options: object) -> Entry:
     parameters = None if millions is None else round(millions * _MILLION)
     return Entry(module, factory, {"checkpoint": checkpoint, "parameters": parameters, **options})
 
@@ -34,7 +33,7 @@ def _bleurt(checkpoint: str, millions: float | None = None) -> Entry:
     return _network("bleurt", "BLEURT", checkpoint, millions)
 
 
-def _metricx(checkpoint: str, millions: float, **options: Any) -> Entry:
+def _metricx(checkpoint: str, millions: float, **options: object) -> Entry:
     return _network("metricx", "MetricX", f"google/metricx-{checkpoint}", millions, **options)
 
 
@@ -83,7 +82,7 @@ UTILITIES: dict[str, Entry] = {
 # Checkpoint folders by config.json's model_type: (module, factory).
 KINDS: dict[str, tuple[str, str]] = {"bleurt": ("bleurt", "BLEURT"), "mt5": ("metricx", "MetricX")}
 # COMET folders by hparams.yaml's class_identifier: (module, factory, options).
-COMET_KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+COMET_KINDS: dict[str, tuple[str, str, dict[str, object]]] = {
     "regression_metric": ("comet", "COMET", {}),
     "referenceless_regression_metric": ("comet", "COMET", {"reference_free": True}),
     "unified_metric": ("unified", "UnifiedMetric", {}),
