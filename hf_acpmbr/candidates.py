@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .engines import Detokenizer, Drawn, read_ctranslate2, read_generate, read_openai, read_vllm
 
+if TYPE_CHECKING:
+    from .foreign import Tokenizer
+
+G = TypeVar("G", np.int64, np.float64)
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 TokenIds = tuple[int, ...]
@@ -121,7 +125,7 @@ class Candidates:
         return cls.from_texts(candidates)
 
     @classmethod
-    def from_vllm(cls, output: Any) -> Candidates:
+    def from_vllm(cls, output: object) -> Candidates:
         """From vLLM: the RequestOutput of one prompt (`llm.generate(...)[k]`), or its `outputs`.
 
         Log-probabilities are there with `SamplingParams(logprobs=0)` or more; vLLM gives them under the model, before
@@ -131,7 +135,12 @@ class Candidates:
 
     @classmethod
     def from_ctranslate2(
-        cls, result: Any, tokenizer: Any = None, *, detokenize: Detokenizer | None = None, length_penalty: float = 1.0
+        cls,
+        result: object,
+        tokenizer: Tokenizer | None = None,
+        *,
+        detokenize: Detokenizer | None = None,
+        length_penalty: float = 1.0,
     ) -> Candidates:
         """From CTranslate2: the result of one source, `translate_batch(...)[k]` or `generate_batch(...)[k]`.
 
@@ -144,15 +153,15 @@ class Candidates:
         return cls._of_engine(read_ctranslate2(result, tokenizer, detokenize, length_penalty))
 
     @classmethod
-    def from_openai(cls, response: Any) -> Candidates:
+    def from_openai(cls, response: object) -> Candidates:
         """From OpenAI's API or a server that speaks it: one response with n choices, or its `choices`, also as JSON."""
         return cls._of_engine(read_openai(response))
 
     @classmethod
     def from_generate(
         cls,
-        output: Any,
-        tokenizer: Any,
+        output: object,
+        tokenizer: Tokenizer,
         *,
         rows: slice | Sequence[int] | None = None,
         prompt_length: int | None = None,
@@ -230,17 +239,17 @@ class Candidates:
         return [text for text, count in zip(self.texts, self.counts, strict=True) for _ in range(int(count))]
 
 
-def _readonly(values: Iterable[float] | npt.NDArray[np.generic], dtype: type, n: int, name: str) -> npt.NDArray:  # type: ignore[type-arg]
+def _readonly(values: Iterable[float] | npt.NDArray[np.generic], dtype: type[G], n: int, name: str) -> npt.NDArray[G]:
     array = np.array(values if isinstance(values, np.ndarray) else list(values))
     if array.shape != (n,):
         raise ValueError(f"{name} has shape {array.shape}, expected ({n},): one value for each text")
     if dtype is np.int64 and array.dtype.kind not in "iu" and not np.all(np.equal(np.mod(array, 1), 0)):
-        raise ValueError(f"{name} must be whole numbers")
-    array = array.astype(dtype)
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        raise ValueError(f"{name} has NaN at index {int(np.flatnonzero(np.isnan(array))[0])}")
-    array.flags.writeable = False
-    return array
+        raise ValueError(f"{name} must be integers")
+    made = array.astype(dtype)
+    if made.dtype.kind == "f" and np.isnan(made).any():
+        raise ValueError(f"{name} has NaN at index {int(np.flatnonzero(np.isnan(made))[0])}")
+    made.flags.writeable = False
+    return made
 
 
 def _multipliers(totals: Sequence[int], weights: Sequence[float] | None) -> list[int]:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 COMMANDS = {
     "demo": "translate a few sentences with the embedded models and show what AC-PMBR saves",
@@ -40,10 +40,9 @@ exit codes: 0 done, 1 failed, 2 something to change in the command or its input,
 class Parser(argparse.ArgumentParser):
     """argparse with its help as it was written and errors of one line."""
 
-    def __init__(self, *arguments: object, **options: object) -> None:
+    def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        options.setdefault("allow_abbrev", False)
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

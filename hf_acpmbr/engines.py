@@ -6,7 +6,14 @@ Each function takes the output for *one* source; `Candidates.from_vllm` and its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+
+if TYPE_CHECKING:
+    import torch
+
+    from .foreign import Tokenizer
+
+T = TypeVar("T")
 
 TokenIds: TypeAlias = "tuple[int, ...]"
 Detokenizer: TypeAlias = "Callable[[list[str]], str]"
@@ -26,7 +33,7 @@ class Drawn(NamedTuple):
     sampling_logprobs: list[float] | None = None
 
 
-def read_vllm(output: Any) -> Drawn:
+def read_vllm(output: object) -> Drawn:
     """A vLLM `RequestOutput`, or its `outputs`: `text`, `token_ids`, `cumulative_logprob` where asked for."""
     completions = _one_source(output, "outputs", "vLLM", "RequestOutput")
     texts = [_text(_field(item, "text", "vLLM", k), "vLLM", k) for k, item in enumerate(completions)]
@@ -35,7 +42,9 @@ def read_vllm(output: Any) -> Drawn:
     return Drawn(texts, ids, _all_known(known))
 
 
-def read_ctranslate2(result: Any, tokenizer: Any, detokenize: Detokenizer | None, length_penalty: float) -> Drawn:
+def read_ctranslate2(
+    result: object, tokenizer: Tokenizer | None, detokenize: Detokenizer | None, length_penalty: float
+) -> Drawn:
     """A CTranslate2 `TranslationResult` (`hypotheses`) or `GenerationResult` (`sequences`), with `scores` if asked.
 
     A score is the log-probability divided by length ** length_penalty, where the length counts the end token.
@@ -49,19 +58,21 @@ def read_ctranslate2(result: Any, tokenizer: Any, detokenize: Detokenizer | None
     name = "hypotheses" if hasattr(result, "hypotheses") else "sequences"
     rows = [list(tokens) for tokens in _field(result, name, "CTranslate2")]
     _not_empty(rows, "CTranslate2")
-    ids = None if tokenizer is None else [tuple(tokenizer.convert_tokens_to_ids(tokens)) for tokens in rows]
+    texts: list[str] = []
+    ids, end = None, None
     if detokenize is not None:
         texts = [_text(detokenize(tokens), "detokenize", k) for k, tokens in enumerate(rows)]
-    else:
-        texts = [tokenizer.decode(list(row), skip_special_tokens=True) for row in ids or ()]
+    elif tokenizer is not None:
+        numbers = [cast("list[int]", tokenizer.convert_tokens_to_ids(tokens)) for tokens in rows]
+        texts = tokenizer.batch_decode(numbers, skip_special_tokens=True)
+        ids, end = [tuple(row) for row in numbers], tokenizer.eos_token
     scores = [float(score) for score in _field(result, "scores", "CTranslate2")]
-    end = None if tokenizer is None else tokenizer.eos_token
     lengths = [len(tokens) + (not tokens or tokens[-1] != end) for tokens in rows]
     logprobs = [score * length**length_penalty for score, length in zip(scores, lengths, strict=bool(scores))]
     return Drawn(texts, ids, logprobs or None)
 
 
-def read_openai(response: Any) -> Drawn:
+def read_openai(response: object) -> Drawn:
     """A chat completion or a completion of OpenAI's API (or a server that speaks it), or its `choices`.
 
     Objects of the client and plain JSON both serve. Log-probabilities are there if the request asked for them.
@@ -82,8 +93,8 @@ def read_openai(response: Any) -> Drawn:
 
 
 def read_generate(
-    output: Any,
-    tokenizer: Any,
+    output: object,
+    tokenizer: Tokenizer,
     rows: slice | Sequence[int] | None,
     prompt_length: int | None,
     eos_token_id: int | Sequence[int] | None,
@@ -93,7 +104,7 @@ def read_generate(
     `output_logits=True` gives log-probabilities under the model, `output_scores=True` of a sampling run those under the
     distribution it sampled from.
     """
-    sequences = output if hasattr(output, "shape") else _field(output, "sequences", "generate")
+    sequences = _field(output if not hasattr(output, "shape") else {"sequences": output}, "sequences", "generate")
     logits, scores, beams = (_get(output, name) for name in ("logits", "scores", "beam_indices"))
     steps = logits if logits is not None else scores
     start = prompt_length if steps is None else sequences.shape[1] - len(steps)
@@ -118,13 +129,13 @@ def read_generate(
     )
 
 
-def _sums(steps: Sequence[Any], ids: Sequence[TokenIds], at: Sequence[Sequence[int]]) -> list[float]:
+def _sums(steps: Sequence[torch.Tensor], ids: Sequence[TokenIds], at: Sequence[Sequence[int]]) -> list[float]:
     """Log-probabilities of sequences: of step t the row at[k][t] belongs to sequence k."""
     normal = [step.float().log_softmax(-1) for step in steps]
     return [sum(float(normal[t][at[k][t], token]) for t, token in enumerate(row)) for k, row in enumerate(ids)]
 
 
-def _one_source(given: Any, name: str, engine: str, what: str) -> list[Any]:
+def _one_source(given: object, name: str, engine: str, what: str) -> list[object]:
     """The completions of one source: from the engine's object for one request, or the list inside it."""
     if isinstance(given, (str, bytes)):
         raise TypeError(f"{engine} gives {what} objects, got a string: for texts use Candidates.from_texts")
@@ -141,18 +152,18 @@ def _several(number: int, engine: str, what: str) -> str:
     return f"{number} {engine} {what}, and Candidates belong to one source: make one of each"
 
 
-def _not_empty(items: list[Any], engine: str) -> list[Any]:
+def _not_empty(items: list[T], engine: str) -> list[T]:
     if not items:
         raise ValueError(f"{engine}'s output has no texts: ask it for at least one")
     return items
 
 
-def _get(item: Any, name: str) -> Any:
+def _get(item: object, name: str) -> Any:
     """A field of an object or of JSON; None where it is missing."""
     return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
-def _field(item: Any, name: str, engine: str, position: int | None = None) -> Any:
+def _field(item: object, name: str, engine: str, position: int | None = None) -> Any:
     """The same where it must be there."""
     if not (name in item if isinstance(item, Mapping) else hasattr(item, name)):
         place = "" if position is None else f" at position {position}"
@@ -160,7 +171,7 @@ def _field(item: Any, name: str, engine: str, position: int | None = None) -> An
     return _get(item, name)
 
 
-def _text(text: Any, engine: str, position: int) -> str:
+def _text(text: object, engine: str, position: int) -> str:
     if not isinstance(text, str):
         raise TypeError(f"the text at position {position} of {engine} is {type(text).__name__}, expected str")
     return text
@@ -172,7 +183,7 @@ def _all_known(values: Sequence[float | None]) -> list[float] | None:
     return known if len(known) == len(values) else None
 
 
-def _sum_of_tokens(logprobs: Any) -> float | None:
+def _sum_of_tokens(logprobs: object) -> float | None:
     """Chat completions have `content`, a list of tokens with `logprob`; completions have `token_logprobs`."""
     if logprobs is None:
         return None
@@ -190,7 +201,7 @@ def _rows(rows: slice | Sequence[int] | None, total: int) -> list[int]:
     return chosen
 
 
-def _end_tokens(given: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
+def _end_tokens(given: int | Sequence[int] | None, tokenizer: Tokenizer) -> set[int]:
     if given is None:
         return set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
     return {int(given)} if isinstance(given, int) else {int(token) for token in given}

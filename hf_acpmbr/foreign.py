@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
     from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
-    from transformers.utils.generic import ModelOutput
 
 # What only some have (src_lang, get_lang_id, special tokens) comes from its `__getattr__`, which has no type.
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase"
@@ -39,10 +39,13 @@ class GenerativeModel(Protocol):
     def device(self) -> torch.device: ...
 
     @property
-    def generate(self) -> Callable[..., torch.Tensor | ModelOutput]: ...
+    def generate(self) -> Callable[..., Any]: ...  # whatever its custom_generate returns
 
     @property
     def prepare_inputs_for_generation(self) -> Callable[..., Mapping[str, object]]: ...
+
+    @property
+    def register_forward_pre_hook(self) -> Callable[..., RemovableHandle]: ...
 
     @property
     def __call__(self) -> Callable[..., Outputs]: ...

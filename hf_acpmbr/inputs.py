@@ -6,17 +6,20 @@ import functools
 import logging
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from .protocols import Sampler
 from .sampling import Request, source_key
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+    from transformers.generation.streamers import BaseStreamer
+
+    from .foreign import GenerativeModel, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +48,9 @@ class Caller:
         streamer, assistant_model: as given, else None.
     """
 
-    options: Mapping[str, Any] = field(default_factory=dict)
-    streamer: Any = None
-    assistant_model: Any = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    streamer: BaseStreamer | None = None
+    assistant_model: object = None
 
     @classmethod
     def find(cls) -> Caller:
@@ -62,13 +65,13 @@ class Caller:
 
 
 def read_request(
-    model: Any,
+    model: GenerativeModel,
     input_ids: torch.Tensor,
-    logits_processor: Any,
-    stopping_criteria: Any,
+    logits_processor: LogitsProcessorList | None,
+    stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     inputs_tensor: torch.Tensor | None,
-    model_kwargs: Mapping[str, Any],
+    model_kwargs: Mapping[str, object],
 ) -> Request:
     """The arguments of a custom_generate callable, without sampling warpers and with one row for each source."""
     import numpy as np
@@ -99,17 +102,18 @@ def read_request(
 def check_conflicts(config: GenerationConfig, own: GenerationConfig, sampler: Sampler, caller: Caller) -> None:
     """Settings of the caller that cannot hold raise, those that are overruled warn; the model's own do neither."""
 
-    def given(name: str) -> Any:
+    def given(name: str) -> object:
         """What this call asks for, beyond what the model says of itself."""
         value = getattr(config, name, None)
         return value if name in caller.options or value != getattr(own, name, None) else None
 
-    if (given("num_beams") or 1) > 1:
+    several_beams = (config.num_beams or 1) > 1
+    if several_beams and given("num_beams"):
         raise ValueError(
             f"num_beams={config.num_beams} conflicts with MBR, which draws its own candidates: leave it out; to choose "
             "among the beams of a beam search give ACPMBR(generation_config=GenerationConfig(num_beams=...))"
         )
-    if (config.num_beams or 1) > 1:
+    if several_beams:
         _own_beams(config.num_beams)
     if caller.assistant_model is not None or given("prompt_lookup_num_tokens") is not None:
         raise ValueError(
@@ -126,7 +130,7 @@ def check_conflicts(config: GenerationConfig, own: GenerationConfig, sampler: Sa
     _warn_of_sampling(config, sampler, given)
 
 
-def _warn_of_sampling(config: GenerationConfig, sampler: Sampler, given: Any) -> None:
+def _warn_of_sampling(config: GenerationConfig, sampler: Sampler, given: Callable[[str], object]) -> None:
     truncation = getattr(sampler, "truncation", None)
     ignored = []
     for name, (unset, ours) in _SAMPLING.items():
@@ -147,7 +151,7 @@ def _own_beams(num_beams: int) -> None:
     logger.info("the model's own num_beams=%d is left aside: MBR draws its own candidates", num_beams)
 
 
-def source_texts(tokenizer: Any, request: Request, given: Sequence[str] | None, needed: bool) -> list[str | None]:
+def source_texts(tokenizer: Tokenizer, request: Request, given: Sequence[str] | None, needed: bool) -> list[str | None]:
     """The text of every source for utilities that look at it: as given, or read back from the input ids."""
     size = len(request.keys)
     if given is not None:
@@ -182,19 +186,19 @@ class Prompting:
         if self.too_long not in ("cut", "refuse"):
             raise ValueError(f"too_long must be 'cut' or 'refuse', got {self.too_long!r}")
 
-    def fill(self, tokenizer: Any, texts: Sequence[str]) -> list[str]:
+    def fill(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
         """The texts as the model reads them."""
         filled = [self.prompt.replace("{source}", text) for text in texts]
         if self.chat:
             turns = [[{"role": "user", "content": text}] for text in filled]
-            filled = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            filled = cast("list[str]", tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
         return filled
 
 
 def encode(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     texts: Sequence[str],
-    model: Any,
+    model: GenerativeModel,
     *,
     prompt: str = "{source}",
     chat: bool = False,
@@ -219,7 +223,7 @@ def encode(
     return {name: tensor.to(model.device) for name, tensor in batch.items()}
 
 
-def length_limit(tokenizer: Any, model: Any, max_new_tokens: int = 0) -> int | None:
+def length_limit(tokenizer: Tokenizer, model: GenerativeModel, max_new_tokens: int = 0) -> int | None:
     """How many tokens the model can read, by its own account and its tokenizer's; None where neither says."""
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
@@ -233,7 +237,9 @@ def length_limit(tokenizer: Any, model: Any, max_new_tokens: int = 0) -> int | N
     return min(known) if known else None
 
 
-def _fitted(tokenizer: Any, texts: Sequence[str], model: Any, how: Prompting, max_new_tokens: int) -> list[str]:
+def _fitted(
+    tokenizer: Tokenizer, texts: Sequence[str], model: GenerativeModel, how: Prompting, max_new_tokens: int
+) -> list[str]:
     """The texts, those that are too long cut at a token so that the filled prompt fits."""
     limit = length_limit(tokenizer, model, max_new_tokens)
     if limit is None:
@@ -263,16 +269,16 @@ def _fitted(tokenizer: Any, texts: Sequence[str], model: Any, how: Prompting, ma
         keep = len(ids) - (lengths[row] - limit)
         if keep < 1:
             raise ValueError(f"the prompt alone has more than the model's {limit} tokens: shorten the prompt")
-        fitting[row] = tokenizer.decode(ids[:keep], skip_special_tokens=True)
+        fitting[row] = tokenizer.batch_decode([ids[:keep]], skip_special_tokens=True)[0]
     return fitting
 
 
-def language_token(tokenizer: Any, language: str) -> int | None:
+def language_token(tokenizer: Tokenizer, language: str) -> int | None:
     """The token that stands for a language, to be forced as the first one; None if the tokenizer has none."""
     if hasattr(tokenizer, "get_lang_id"):
         return int(tokenizer.get_lang_id(language))
     token = tokenizer.convert_tokens_to_ids(language)
-    return None if token is None or token == tokenizer.unk_token_id else int(token)
+    return token if isinstance(token, int) and token != tokenizer.unk_token_id else None
 
 
 def _is_text(tensor: torch.Tensor | None) -> bool:
@@ -281,19 +287,21 @@ def _is_text(tensor: torch.Tensor | None) -> bool:
 
 
 def _contents(
-    ids: torch.Tensor, encoder_ids: torch.Tensor | None, kwargs: Mapping[str, Any], encoder_decoder: bool
+    ids: torch.Tensor, encoder_ids: torch.Tensor | None, kwargs: Mapping[str, object], encoder_decoder: bool
 ) -> list[list[int]]:
     """What tells the sources apart: their ids without padding; their place in the batch where there are no ids."""
+    import torch
+
     read = encoder_ids if encoder_decoder else ids
     if read is None or not read.shape[1] or kwargs.get("inputs_embeds") is not None:
         return [[-1, position] for position in range(len(ids))]
     mask = kwargs.get("attention_mask")
-    if mask is None or mask.shape != read.shape:
+    if not isinstance(mask, torch.Tensor) or mask.shape != read.shape:
         return [row.tolist() for row in read]
     return [row[keep.bool()].tolist() for row, keep in zip(read, mask, strict=True)]
 
 
-def _without_warpers(processors: Any) -> Any:
+def _without_warpers(processors: LogitsProcessorList | None) -> LogitsProcessorList:
     from transformers.generation import logits_process as lp
 
     warpers = (

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
+from .checks import integer
 from .inputs import Prompting, encode
 from .preferences import COLUMNS, Preferences, preference_columns
 
 if TYPE_CHECKING:
+    import torch
+
+    from .candidates import FloatArray
     from .decoding import Decision
+    from .foreign import GenerativeModel, Tokenizer
     from .mbr import ACPMBR
 
 
@@ -24,12 +29,12 @@ class Decided:
 
 def decide_texts(
     mbr: ACPMBR,
-    model: Any,
-    sources: Sequence[str | None],
+    model: GenerativeModel,
+    sources: Sequence[object],
     *,
     prompting: Prompting | None = None,
     keep_blank: bool = False,
-    generate: Mapping[str, Any] | None = None,
+    generate: Mapping[str, object] | None = None,
     first_row: int = 0,
 ) -> Decided:
     """Translate or continue a batch of texts.
@@ -40,52 +45,65 @@ def decide_texts(
         generate: further arguments of `model.generate`.
         first_row: the number of the first source, for messages.
     """
+    given = []
     for row, source in enumerate(sources, first_row):
         if not isinstance(source, str):
             raise ValueError(f"row {row} has no text: got {source!r}; fill it, or leave the row out")
-    asked = [k for k, source in enumerate(sources) if keep_blank or (source or "").strip()]
+        given.append(source)
+    asked = [k for k, source in enumerate(given) if keep_blank or source.strip()]
     decisions: list[Decision | None] = [None] * len(sources)
     if not asked:
         return Decided(tuple(decisions), 0)
-    texts = [str(sources[k]) for k in asked]
-    how, options = prompting or Prompting(), dict(generate or {})
-    room = int(options.get("max_new_tokens") or 0)
+    texts = [given[k] for k in asked]
+    how, options, tokenizer = prompting or Prompting(), dict(generate or {}), mbr.generation_tokenizer
+    room = _new_tokens(options) or 0
     inputs = encode(
-        mbr.tokenizer, texts, model, prompt=how.prompt, chat=how.chat, too_long=how.too_long, max_new_tokens=room
+        tokenizer, texts, model, prompt=how.prompt, chat=how.chat, too_long=how.too_long, max_new_tokens=room
     )
     output = model.generate(
         **inputs,
         custom_generate=mbr,
         sources=texts,
         return_dict_in_generate=True,
-        **_quiet_lengths(_with_stop_strings(options, mbr.tokenizer), inputs, model),
+        **_quiet_lengths(_with_stop_strings(options, tokenizer), inputs, model),
     )
     for k, decision in zip(asked, output.decisions, strict=True):
         decisions[k] = decision
     return Decided(tuple(decisions), int(output.model_rows))
 
 
-def _quiet_lengths(options: dict[str, Any], inputs: Mapping[str, Any], model: Any) -> dict[str, Any]:
+def _new_tokens(options: Mapping[str, object]) -> int | None:
+    given = options.get("max_new_tokens")
+    return None if given is None else integer(1)("max_new_tokens", given)
+
+
+def _quiet_lengths(
+    options: dict[str, object], inputs: Mapping[str, torch.Tensor], model: GenerativeModel
+) -> dict[str, object]:
     """max_new_tokens as a max_length where the model has one of its own: `generate` would warn in every batch."""
+    import torch
+
     own = getattr(model.generation_config, "max_length", None)
-    if options.get("max_new_tokens") is None or options.get("max_length") is not None or own is None:
+    new_tokens = _new_tokens(options)
+    if new_tokens is None or options.get("max_length") is not None or own is None:
         return options
     if model.config.is_encoder_decoder:
         given = options.get("decoder_input_ids")
-        start = 1 if given is None else given.shape[1]
+        start = given.shape[1] if isinstance(given, torch.Tensor) else 1
     else:
         start = inputs["input_ids"].shape[1]
     changed = {name: value for name, value in options.items() if name != "max_new_tokens"}
-    return {**changed, "max_length": start + int(options["max_new_tokens"])}
+    return {**changed, "max_length": start + new_tokens}
 
 
-def _with_stop_strings(options: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+def _with_stop_strings(options: dict[str, object], tokenizer: Tokenizer) -> dict[str, object]:
     """stop_strings as the criterion that `generate` would make of them if it gave a callable the tokenizer."""
-    if not (strings := options.pop("stop_strings", None)):
+    strings = cast("str | list[str] | None", options.pop("stop_strings", None))
+    if not strings:
         return options
     from transformers import StoppingCriteriaList, StopStringCriteria
 
-    criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
+    criteria = StoppingCriteriaList(cast("StoppingCriteriaList | None", options.pop("stopping_criteria", None)) or [])
     criteria.append(StopStringCriteria(tokenizer, strings))
     return {**options, "stopping_criteria": criteria}
 
@@ -111,7 +129,7 @@ class MapFunction:
     """
 
     mbr: ACPMBR
-    model: Any
+    model: GenerativeModel
     source_column: str = "source"
     prediction_column: str = "prediction"
     nbest: int = 1
@@ -119,8 +137,8 @@ class MapFunction:
     chat: bool = False
     too_long: str = "cut"
     keep_blank: bool = False
-    generate: dict[str, Any] = field(default_factory=dict)
-    preferences: bool | str | Mapping[str, Any] | Preferences | None = None
+    generate: dict[str, object] = field(default_factory=dict)
+    preferences: bool | str | Mapping[str, object] | Preferences | None = None
 
     def __post_init__(self) -> None:
         Prompting(self.prompt, self.chat, self.too_long)
@@ -132,7 +150,7 @@ class MapFunction:
             raise ValueError(f"nbest must be an integer of at least 1, got {self.nbest!r}")
         object.__setattr__(self, "preferences", Preferences.of(self.preferences))
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def __call__(self, batch: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
         if self.source_column not in batch:
             raise ValueError(f"no column {self.source_column!r} in the dataset: name it by source_column=")
         sources = batch[self.source_column]
@@ -148,7 +166,7 @@ class MapFunction:
         )
         lists = [[] if decision is None else decision.nbest(self.nbest) for decision in decided.decisions]
         name = self.prediction_column
-        added: dict[str, list[Any]] = {
+        added: dict[str, list[object]] = {
             name: [entries[0].text if entries else "" for entries in lists],
             f"{name}_utility": [entries[0].expected if entries else float("nan") for entries in lists],
         }
@@ -160,8 +178,11 @@ class MapFunction:
         return self._pairs(batch, added, decided.decisions)
 
     def _pairs(
-        self, batch: Mapping[str, Any], added: Mapping[str, list[Any]], decisions: Sequence[Decision | None]
-    ) -> dict[str, list[Any]]:
+        self,
+        batch: Mapping[str, Sequence[object]],
+        added: Mapping[str, list[object]],
+        decisions: Sequence[Decision | None],
+    ) -> dict[str, list[object]]:
         """All columns with a row for each pair. `map` takes another number of rows if it is given every column."""
         if taken := sorted((set(batch) & set(COLUMNS)) - {self.source_column}):
             raise ValueError(f"the dataset has columns {taken} already: rename them, or leave preferences out")
@@ -176,15 +197,15 @@ class MapFunction:
 def preference_rows(
     mbr: ACPMBR,
     settings: Preferences,
-    columns: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, Sequence[object]],
     decisions: Sequence[Decision | None],
     sources: Sequence[str],
     prompts: Sequence[str],
     chat: bool,
-) -> dict[str, list[Any]]:
+) -> dict[str, list[object]]:
     """`preference_columns` with the target of `mbr` as the utility of texts that are not candidates."""
 
-    def score(row: int, hypotheses: list[str], references: list[str]) -> Any:
+    def score(row: int, hypotheses: list[str], references: list[str]) -> FloatArray:
         if mbr.target is None:
             raise ValueError("preferences against a beam search need a target utility: ACPMBR(target=...)")
         return mbr.target.score(hypotheses, references, [sources[row]] * len(hypotheses))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .candidates import Candidates
@@ -19,8 +19,9 @@ from .utilities import Utility, UtilityLike
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+    from .foreign import GenerativeModel, Tokenizer
     from .output import MBROutput
 
 
@@ -50,7 +51,7 @@ class ACPMBR:
 
     def __init__(
         self,
-        tokenizer: Any = None,
+        tokenizer: Tokenizer | None = None,
         *,
         target: UtilityLike | None = None,
         distilled: UtilityLike | Sequence[UtilityLike] = (),
@@ -58,7 +59,7 @@ class ACPMBR:
         seed: int | None = None,
         generation_config: GenerationConfig | None = None,
         references_config: GenerationConfig | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         self.tokenizer = tokenizer
         for keyword, config in (("sampler", generation_config), ("references_sampler", references_config)):
@@ -72,16 +73,16 @@ class ACPMBR:
 
     def __call__(
         self,
-        model: Any,
+        model: GenerativeModel,
         input_ids: torch.Tensor,
-        logits_processor: Any = None,
-        stopping_criteria: Any = None,
-        generation_config: Any = None,
+        logits_processor: LogitsProcessorList | None,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
         inputs_tensor: torch.Tensor | None = None,
         sources: Sequence[str] | None = None,
         candidates: Sequence[Texts] | None = None,
         references: Sequence[Texts] | None = None,
-        **model_kwargs: Any,
+        **model_kwargs: object,
     ) -> torch.Tensor | MBROutput:
         """`model.generate(**inputs, custom_generate=this)`: draw, score, choose for each of S sources.
 
@@ -98,8 +99,7 @@ class ACPMBR:
         """
         from .output import stream
 
-        if self.tokenizer is None:
-            raise ValueError("generation needs the model's tokenizer: ACPMBR(tokenizer, target=...)")
+        _ = self.generation_tokenizer  # refused before anything is drawn
         caller = Caller.find()
         check_conflicts(generation_config, model.generation_config, self.recipe.sampling.sampler, caller)
         request = read_request(
@@ -128,7 +128,8 @@ class ACPMBR:
         from .output import assemble
 
         used = [utility for utility in (self.target, *self.guides) if utility is not None]
-        texts = source_texts(self.tokenizer, request, sources, any(u.needs_source or u.takes_source for u in used))
+        needed = any(utility.needs_source or utility.takes_source for utility in used)
+        texts = source_texts(self.generation_tokenizer, request, sources, needed)
         start = time.perf_counter()
         pools, rows = self._candidates(request, candidates)
         others, more_rows = self._references(request, references)
@@ -138,9 +139,16 @@ class ACPMBR:
             self._decide(pool, source, None if others is None else others[row], context)
             for row, (pool, source) in enumerate(zip(pools, texts, strict=True))
         ]
-        return assemble(request, self.tokenizer, decisions, others, rows + more_rows, seconds)
+        return assemble(request, self.generation_tokenizer, decisions, others, rows + more_rows, seconds)
 
-    def map_fn(self, model: Any, **options: Any) -> Callable[[dict[str, list[Any]]], dict[str, list[Any]]]:
+    @property
+    def generation_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, which generation needs and `rerank` does not."""
+        if self.tokenizer is None:
+            raise ValueError("generation needs the model's tokenizer: ACPMBR(tokenizer, target=...)")
+        return self.tokenizer
+
+    def map_fn(self, model: GenerativeModel, **options: Any) -> MapFunction:
         """A function for `datasets.Dataset.map(..., batched=True)`; the options are those of `MapFunction`."""
         return MapFunction(self, model, **options)
 
@@ -197,7 +205,7 @@ class ACPMBR:
     def _read(self, samples: Samples) -> Candidates:
         """Texts of the sampled sequences: what the utilities compare, without special tokens and prompt."""
         return Candidates.from_texts(
-            self.tokenizer.batch_decode([list(ids) for ids in samples.token_ids], skip_special_tokens=True),
+            self.generation_tokenizer.batch_decode([list(ids) for ids in samples.token_ids], skip_special_tokens=True),
             counts=samples.counts,
             token_ids=samples.token_ids,
             logprobs=samples.logprobs,
@@ -223,7 +231,7 @@ def _recipe(
     target: UtilityLike | None,
     distilled: UtilityLike | Sequence[UtilityLike],
     seed: int | None,
-    keywords: dict[str, Any],
+    keywords: dict[str, object],
 ) -> Recipe:
     """The recipe, by name or given, with the utilities and settings of this call."""
     if isinstance(recipe, str):
@@ -231,11 +239,11 @@ def _recipe(
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a name or a Recipe, got {type(recipe).__name__}")
     specs = utility_specs(recipe.target if target is None else target, distilled or recipe.distilled)
-    changes: dict[str, Any] = {} if seed is None else {"seed": seed}
-    return dataclasses.replace(recipe, target=specs[0], distilled=specs[1], **changes).changed(**keywords)
+    seed = recipe.seed if seed is None else seed
+    return dataclasses.replace(recipe, target=specs[0], distilled=specs[1], seed=seed).changed(**keywords)
 
 
-def _sampler_of(config: GenerationConfig, keyword: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+def _sampler_of(config: GenerationConfig, keyword: str, keywords: Mapping[str, object]) -> Mapping[str, object]:
     from .sampling.beam_search import sampler_settings
 
     if keyword in keywords:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from .inputs import language_token
 from .stage import suggest
+
+if TYPE_CHECKING:
+    import torch
+
+    from .foreign import GenerativeModel, Tokenizer
 
 EMBEDDED = "embedded"
 EMBEDDED_LANGUAGES = ("en", "de")
@@ -19,9 +24,9 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}([_-][A-Za-z]{2,4})+")
 class LoadedModel(NamedTuple):
     """A model in eval mode on its device, its tokenizer, and what `model.generate` needs besides the inputs."""
 
-    model: Any
-    tokenizer: Any
-    generate: dict[str, Any]
+    model: GenerativeModel
+    tokenizer: Tokenizer
+    generate: dict[str, int]
 
 
 def load_model(
@@ -52,20 +57,20 @@ def load_model(
         if revision is not None:
             raise ValueError(f"the embedded translator has no revisions: leave out revision={revision!r}")
         source_language, target_language = _embedded_languages(source_language, target_language)
-        model, tokenizer = _embedded(dtype)
+        network, tokenizer = _embedded(dtype)
     else:
-        model, tokenizer = _pretrained(name, dtype, {"trust_remote_code": trust_remote_code, "revision": revision})
+        network, tokenizer = _pretrained(name, dtype, {"trust_remote_code": trust_remote_code, "revision": revision})
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        model = model.to(device).eval()
+        model = cast("GenerativeModel", network.to(device).eval())
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"the model cannot be moved to device {device!r}: {_one_line(error)}") from error
     return LoadedModel(model, tokenizer, set_languages(tokenizer, source_language, target_language))
 
 
-def set_languages(tokenizer: Any, source: str | None = None, target: str | None = None) -> dict[str, int]:
+def set_languages(tokenizer: Tokenizer, source: str | None = None, target: str | None = None) -> dict[str, int]:
     """Set the source language in the tokenizer; the target language comes back as an argument of `generate`."""
     for role, language in (("source_language", source), ("target_language", target)):
         if language is not None:
@@ -76,14 +81,14 @@ def set_languages(tokenizer: Any, source: str | None = None, target: str | None 
     return {} if token is None else {"forced_bos_token_id": token}
 
 
-def known_languages(tokenizer: Any) -> list[str]:
+def known_languages(tokenizer: Tokenizer) -> list[str]:
     """The language codes of a multilingual tokenizer; empty if it has none."""
     if hasattr(tokenizer, "lang_code_to_token"):
         return list(tokenizer.lang_code_to_token)
     return [token for token in tokenizer.all_special_tokens if _LANGUAGE.fullmatch(token)]
 
 
-def _check_language(tokenizer: Any, role: str, language: str) -> None:
+def _check_language(tokenizer: Tokenizer, role: str, language: str) -> None:
     known = known_languages(tokenizer)
     if not known or (role == "source_language" and not hasattr(tokenizer, "src_lang")):
         raise ValueError(
@@ -111,7 +116,7 @@ def _embedded_languages(source: str | None, target: str | None) -> tuple[str, st
     return source, target
 
 
-def _embedded(dtype: str) -> tuple[Any, Any]:
+def _embedded(dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
     import torch
 
     from .embedded import load_translator
@@ -119,7 +124,7 @@ def _embedded(dtype: str) -> tuple[Any, Any]:
     return load_translator(dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype))
 
 
-def _pretrained(name: str, dtype: str, options: dict[str, Any]) -> tuple[Any, Any]:
+def _pretrained(name: str, dtype: str, options: dict[str, object]) -> tuple[torch.nn.Module, Tokenizer]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     try:

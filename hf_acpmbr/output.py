@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers.utils.generic import ModelOutput
@@ -12,6 +12,11 @@ from transformers.utils.generic import ModelOutput
 from .candidates import Candidates, FloatArray
 from .decoding import Decision
 from .sampling import Request
+
+if TYPE_CHECKING:
+    from transformers.generation.streamers import BaseStreamer
+
+    from .foreign import Tokenizer
 
 
 @dataclass
@@ -51,7 +56,7 @@ class MBROutput(ModelOutput):
 
 def assemble(
     request: Request,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     decisions: Sequence[Decision],
     references: Sequence[Candidates] | None,
     model_rows: int,
@@ -86,7 +91,7 @@ def assemble(
     )
 
 
-def stream(streamer: Any, output: MBROutput, prompt: int) -> None:
+def stream(streamer: BaseStreamer, output: MBROutput, prompt: int) -> None:
     """Hand the chosen sequence to the streamer of `generate`; a streamer takes one."""
     if output.sequences is None or len(output.sequences) != 1:
         raise ValueError("a streamer takes one source and one sequence: call generate for each source by itself")
@@ -100,7 +105,7 @@ def _exactly(k: int, decision: Decision) -> list[int]:
 
 
 def _padded(
-    request: Request, tokenizer: Any, decisions: Sequence[Decision], chosen: Sequence[Sequence[int]]
+    request: Request, tokenizer: Tokenizer, decisions: Sequence[Decision], chosen: Sequence[Sequence[int]]
 ) -> torch.Tensor:
     prompts = request.input_ids
     rows = [
@@ -116,14 +121,14 @@ def _padded(
     return out
 
 
-def _ids(candidates: Candidates, index: int, tokenizer: Any) -> list[int]:
+def _ids(candidates: Candidates, index: int, tokenizer: Tokenizer) -> list[int]:
     if candidates.token_ids is not None:
         return list(candidates.token_ids[index])
     ids = list(tokenizer(candidates.texts[index], add_special_tokens=False)["input_ids"])
     return ids if tokenizer.eos_token_id is None else [*ids, tokenizer.eos_token_id]
 
 
-def _pad_id(request: Request, tokenizer: Any) -> int:
+def _pad_id(request: Request, tokenizer: Tokenizer) -> int:
     for value in (request.generation_config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id):
         if value is not None:
             return int(value)

@@ -12,9 +12,9 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .checks import flag, integer, number, one_of, optional
 from .decoding import Decision
@@ -76,7 +76,7 @@ class Preferences(Configured):
             )
 
     @classmethod
-    def of(cls, given: bool | str | Mapping[str, Any] | Preferences | None) -> Preferences | None:
+    def of(cls, given: bool | str | Mapping[str, object] | Preferences | None) -> Preferences | None:
         """From what `map_fn(preferences=)` takes: True, the name of the pairs, a dict of settings, or the object."""
         if given is None or given is False:
             return None
@@ -120,17 +120,18 @@ class Preferences(Configured):
             for k in range(min(self.k or 1, len(ranked) // 2)):
                 yield ranked[k], ranked[-1 - k]
 
-    def row(self, pair: Pair, prompt: str, conversational: bool = False) -> dict[str, Any]:
+    def row(self, pair: Pair, prompt: str, conversational: bool = False) -> dict[str, object]:
         """One row with TRL's `prompt`, `chosen`, `rejected`, and the expected utilities and `margin`.
 
         TRL's RewardTrainer reads `margin` too.
         """
         messages = conversational if self.conversational is None else self.conversational
-        texts: Sequence[Any] = (prompt, pair.chosen.text, pair.rejected.text)
-        if messages:
-            roles = ("user", "assistant", "assistant")
-            texts = [[{"role": role, "content": text}] for role, text in zip(roles, texts, strict=True)]
-        return dict(zip(COLUMNS, (*texts, pair.chosen.expected, pair.rejected.expected, pair.margin), strict=True))
+        texts = (prompt, pair.chosen.text, pair.rejected.text)
+        roles = ("user", "assistant", "assistant")
+        written = (
+            [{"role": role, "content": text}] if messages else text for role, text in zip(roles, texts, strict=True)
+        )
+        return dict(zip(COLUMNS, (*written, pair.chosen.expected, pair.rejected.expected, pair.margin), strict=True))
 
 
 def near_duplicates(first: str, second: str, max_similarity: float) -> bool:
@@ -149,7 +150,7 @@ def _bare(text: str) -> str:
     return "".join(c for c in letters if unicodedata.category(c)[0] not in "PZC")
 
 
-def score_text(decision: Decision, text: str, score: Callable[[list[str], list[str]], Any]) -> Scored:
+def score_text(decision: Decision, text: str, score: Callable[[list[str], list[str]], npt.ArrayLike]) -> Scored:
     """A text from elsewhere, such as a beam search, with its expected utility over the decision's candidates.
 
     Args:
@@ -164,12 +165,12 @@ def score_text(decision: Decision, text: str, score: Callable[[list[str], list[s
 
 def preference_columns(
     settings: Preferences,
-    columns: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, Sequence[object]],
     decisions: Sequence[Decision | None],
     prompts: Sequence[str],
-    score: Callable[[int, list[str], list[str]], Any],
+    score: Callable[[int, list[str], list[str]], npt.ArrayLike],
     conversational: bool = False,
-) -> dict[str, list[Any]]:
+) -> dict[str, list[object]]:
     """All `columns` with one row for each pair: rows without a pair are gone, those with several are repeated.
 
     Args:
@@ -180,7 +181,7 @@ def preference_columns(
     """
     if settings.beam_column is not None and settings.beam_column not in columns:
         raise ValueError(f"no column {settings.beam_column!r} in the dataset for the text of the beam search")
-    out: dict[str, list[Any]] = {name: [] for name in (*columns, *COLUMNS)}
+    out: dict[str, list[object]] = {name: [] for name in (*columns, *COLUMNS)}
     for row, decision in enumerate(decisions):
         if decision is None:
             continue
@@ -197,14 +198,16 @@ def preference_columns(
     return out
 
 
-def distillation_rows(sources: Sequence[str], decisions: Sequence[Decision | None], best: int = 1) -> dict[str, Any]:
+def distillation_rows(
+    sources: Sequence[str], decisions: Sequence[Decision | None], best: int = 1
+) -> dict[str, list[object]]:
     """Columns `source`, `target`, `utility` for Seq2SeqTrainer: the `best` texts of each source.
 
     Sources without a decision (blank ones) and texts without any character are left out.
     """
     if len(sources) != len(decisions):
         raise ValueError(f"{len(sources)} sources for {len(decisions)} decisions: give one for each")
-    rows: dict[str, Any] = {"source": [], "target": [], "utility": []}
+    rows: dict[str, list[object]] = {"source": [], "target": [], "utility": []}
     for source, decision in zip(sources, decisions, strict=True):
         for entry in [] if decision is None else decision.nbest(best):
             if entry.text.strip():

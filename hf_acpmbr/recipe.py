@@ -13,9 +13,9 @@ from .checks import integer, optional, several
 from .decoding.base import Decoder
 from .files import write_atomically
 from .keywords import KEYWORDS, keyword_path, replaced, set_completer
-from .protocols import Completer, Observation, Sampler
+from .protocols import Sampler
 from .registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
-from .stage import Configured, StageLike, nested, setting, suggest
+from .stage import Configured, nested, setting, suggest
 from .utilities import UtilityLike, UtilitySpec, distilled_partners
 
 RECIPE_NAME = "mbr_recipe.json"
@@ -65,9 +65,9 @@ class Recipe(Configured):
         target: UtilityLike | None = None,
         distilled: UtilityLike | Sequence[UtilityLike] = (),
         seed: int = 0,
-        decoder: StageLike[Decoder] | None = None,
-        completer: StageLike[Completer] | None = None,
-        observation: StageLike[Observation] | None = None,
+        decoder: object = None,
+        completer: object = None,
+        observation: object = None,
         **keywords: object,
     ) -> Recipe:
         """A recipe by name for these utilities, changed by keywords (those of `ACPMBR`).
@@ -186,9 +186,9 @@ def default_decoder(
     named: Named,
     target: UtilitySpec | None,
     guides: tuple[UtilitySpec, ...],
-    decoder: StageLike[Decoder] | None,
-    completer: StageLike[Completer] | None,
-    observation: StageLike[Observation] | None,
+    decoder: object,
+    completer: object,
+    observation: object,
     completes: bool,
 ) -> Decoder:
     """The one place where defaults are decided, by what is known: the utilities, and what the caller has chosen.
@@ -200,7 +200,7 @@ def default_decoder(
         completes = completes or named.paper or completer is not None or observation is not None
         decoder = "rounds" if not completes else "acpmbr" if guides else "pmbr"
     if not isinstance(decoder, str):
-        return _with_stages(DECODERS.build(decoder), completer, observation)
+        return _with_stages(DECODERS.check("decoder", decoder), completer, observation)
     fields = DECODERS.field_names(decoder)
     values: dict[str, object] = {}
     if "budget" in fields:
@@ -215,24 +215,20 @@ def default_decoder(
     return _with_stages(DECODERS.build(decoder, **values), completer, observation)
 
 
-def _completing(
-    named: Named, guided: bool, completer: StageLike[Completer] | None, observation: StageLike[Observation] | None
-) -> dict[str, object]:
+def _completing(named: Named, guided: bool, completer: object, observation: object) -> dict[str, object]:
     """Completer and observation of a decoder that completes, with defaults for what is None."""
     if completer is None:
         completer = "als" if not guided else "agreement-als" if named.paper else "transfer"
     if isinstance(completer, str):
         known = COMPLETERS.field_names(completer)
         completer = COMPLETERS.build(completer, **{k: v for k, v in named.completer.items() if k in known})
-    chosen = COMPLETERS.build(completer)
+    chosen = COMPLETERS.check("completer", completer)
     if observation is None:
         observation = "uniform" if named.paper else "adaptive" if guided and chosen.knows_deviations else "balanced"
-    return {"completer": chosen, "observation": OBSERVATIONS.build(observation)}
+    return {"completer": chosen, "observation": OBSERVATIONS.check("observation", observation)}
 
 
-def _with_stages(
-    decoder: Decoder, completer: StageLike[Completer] | None, observation: StageLike[Observation] | None
-) -> Decoder:
+def _with_stages(decoder: Decoder, completer: object, observation: object) -> Decoder:
     for name, value in (("completer", completer), ("observation", observation)):
         if value is not None:
             decoder = replaced(decoder, (name,), value, name, "decoder")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .stage import describe
 from .version import __version__
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
+
+    from .foreign import GenerativeModel
 
 # Fields of a GenerationConfig that do not change which sequences can be drawn here: MBR has its own sampling, and
 # the rest is about speed and about the form of the output.
@@ -43,7 +45,7 @@ def nested_signature(signature: str) -> str:
     return f"{name}[{','.join(settings)}]" if settings else name
 
 
-def model_signature(model: Any) -> str:
+def model_signature(model: GenerativeModel) -> str:
     """Name, revision where the Hub gave one, and a digest of the weights, so that a replaced folder shows."""
     config = model.config
     name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
@@ -53,7 +55,7 @@ def model_signature(model: Any) -> str:
     return f"{name}{f'@{commit[:12]}' if commit else ''}#{_weights_digest(model)}"
 
 
-def generation_signature(config: GenerationConfig, processors: Any) -> str:
+def generation_signature(config: GenerationConfig, processors: Iterable[object] | None) -> str:
     """What `generate` was asked for and holds here: lengths, constraints, special tokens, the caller's processors."""
     known = config.to_diff_dict()
     values = {key: known[key] for key in known if key not in _NOT_IN_FORCE and not key.startswith("_")}
@@ -67,7 +69,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"sha1-{hashlib.sha1(text.encode()).hexdigest()[:10]}"
 
 
-def _weights_digest(model: Any) -> str:
+def _weights_digest(model: GenerativeModel) -> str:
     """Of the names, shapes and some values of all parameters: milliseconds, and every training step changes it."""
     digest = hashlib.sha1()
     for name, weight in model.named_parameters():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from ..registry import COMPLETERS
 from .agreement_als import AgreementALS
@@ -10,7 +10,7 @@ from .als import ALS
 from .base import Completion, ConvergenceWarning, MatrixCompleter
 
 
-def load_completer(name: str, **options: Any) -> MatrixCompleter:
+def load_completer(name: str, **options: object) -> MatrixCompleter:
     """A completer by name with its defaults, changed by `options`."""
     return cast(MatrixCompleter, COMPLETERS.build(name, **options))
 

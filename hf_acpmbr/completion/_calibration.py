@@ -136,7 +136,8 @@ def truncated(left: FloatArray, right: FloatArray, rank: int) -> tuple[FloatArra
     keep = min(rank, len(s))
     root = np.sqrt(s[:keep])
     rows, columns = q_left @ u[:, :keep] * root, q_right @ vt[:keep].T * root
-    return tuple(np.pad(f.T, ((0, rank - keep), (0, 0))) for f in (rows, columns))  # type: ignore[return-value]
+    missing = ((0, rank - keep), (0, 0))
+    return np.pad(rows.T, missing), np.pad(columns.T, missing)
 
 
 def _added(terms: list[tuple[float, ObservedScores]]) -> ObservedScores:

@@ -9,12 +9,12 @@ ones for thin. Factors are kept as in the paper, U (d, N) and V (d, M), so that 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..candidates import IntArray
 from ..matrix import ObservedScores
 from .base import Floats
 
@@ -27,7 +27,7 @@ _SOLVE_ELEMENTS = 2**17
 class SparseSums:
     """Sums over the observed entries of every row, as two sparse matrices."""
 
-    def __init__(self, groups: Any, members: Any, values: Floats, shape: tuple[int, int]) -> None:
+    def __init__(self, groups: IntArray, members: IntArray, values: Floats, shape: tuple[int, int]) -> None:
         from scipy.sparse import csr_matrix
 
         ends = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=shape[0]))])
@@ -66,7 +66,7 @@ class Observations:
     offset: float
     square_sum: float
     count: int
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.floating]
     seen: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
     @classmethod

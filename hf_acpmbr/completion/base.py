@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from ..protocols import Completer, Posterior
 Scores: TypeAlias = "ObservedScores | npt.ArrayLike"
 GuideScores: TypeAlias = "Scores | Sequence[Scores] | None"
 GuideMasks: TypeAlias = "npt.ArrayLike | Sequence[npt.ArrayLike | None] | None"
-Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+Floats: TypeAlias = npt.NDArray[np.floating]
 Factors: TypeAlias = "tuple[npt.ArrayLike, ...]"
 
 
@@ -105,11 +105,11 @@ def as_guides(scores: GuideScores, mask: GuideMasks, shape: tuple[int, int]) -> 
     """The guides as a list: one matrix is a list of one; a list or tuple of matrices is taken as several."""
     if scores is None or (isinstance(scores, (list, tuple)) and not scores):
         return []
-    several = isinstance(scores, (list, tuple)) and (
-        isinstance(scores[0], ObservedScores) or np.ndim(_shape_only(scores[0])) == 2
-    )
-    matrices: Sequence[Any] = scores if several else [scores]  # type: ignore[assignment]
-    masks: Sequence[Any] = mask if several and mask is not None else [mask] * len(matrices)  # type: ignore[assignment]
+    several = isinstance(scores, (list, tuple)) and (isinstance(scores[0], ObservedScores) or np.ndim(scores[0]) == 2)
+    matrices = cast("Sequence[Scores]", scores) if several else [cast("Scores", scores)]
+    masks = [cast("npt.ArrayLike | None", mask)] * len(matrices)
+    if several and mask is not None:
+        masks = list(cast("Sequence[npt.ArrayLike | None]", mask))
     if len(masks) != len(matrices):
         raise ValueError(f"guide_mask has {len(masks)} masks for {len(matrices)} guides: give one for each")
     guides = [
@@ -120,10 +120,6 @@ def as_guides(scores: GuideScores, mask: GuideMasks, shape: tuple[int, int]) -> 
         if guide.shape != shape:
             raise ValueError(f"guide_scores[{k}] has shape {guide.shape}, the target {shape}: they must agree")
     return guides
-
-
-def _shape_only(value: Any) -> Any:
-    return value if isinstance(value, np.ndarray) or not hasattr(value, "detach") else np.empty(tuple(value.shape))
 
 
 @dataclass

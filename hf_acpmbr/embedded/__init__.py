@@ -6,7 +6,7 @@ They are real networks, trained for demonstration and tests on sentences from Ta
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
@@ -23,7 +23,7 @@ ATTRIBUTION = "Trained on sentence pairs from Tatoeba (https://tatoeba.org), CC 
 __all__ = ["ATTRIBUTION", "TRANSLATOR", "UTILITIES", "load_translator"]
 
 
-def load_translator(**options: Any) -> tuple[M2M100ForConditionalGeneration, M2M100Tokenizer]:
+def load_translator(**options: object) -> tuple[M2M100ForConditionalGeneration, M2M100Tokenizer]:
     """The embedded translator: (model in evaluation mode, tokenizer with `src_lang` and `get_lang_id`).
 
     Args:
@@ -39,5 +39,4 @@ def load_translator(**options: Any) -> tuple[M2M100ForConditionalGeneration, M2M
             "project's train_translator.py and copy its `model` folder there"
         )
     model = AutoModelForSeq2SeqLM.from_pretrained(TRANSLATOR, **options)
-    tokenizer: Any = AutoTokenizer.from_pretrained(TRANSLATOR)
-    return model.eval(), tokenizer
+    return model.eval(), cast("M2M100Tokenizer", AutoTokenizer.from_pretrained(TRANSLATOR))

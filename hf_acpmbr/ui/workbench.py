@@ -22,6 +22,7 @@ from .settings import Form, Limits, Offer
 if TYPE_CHECKING:
     import torch
 
+    from ..foreign import GenerativeModel
     from ..models import LoadedModel
 
 # Pairs scored between two looks at whether the job was cancelled.
@@ -126,7 +127,7 @@ class Workbench:
 
 
 @contextmanager
-def interruptible(model: torch.nn.Module, cancelled: Callable[[], bool]) -> Iterator[None]:
+def interruptible(model: GenerativeModel, cancelled: Callable[[], bool]) -> Iterator[None]:
     """Generation stops with Cancelled at the model's next step."""
 
     def look(*_: object) -> None:
