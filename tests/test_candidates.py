@@ -67,7 +67,7 @@ def test_a_candidate_of_probability_zero_is_kept():
         (lambda: Candidates.from_texts(["a", None]), r"candidates\[1\] is NoneType"),
         (lambda: Candidates(("a", "a"), np.ones(2, int)), "repeated texts"),
         (lambda: Candidates(("a",), np.zeros(1, int)), "at least 1, got 0"),
-        (lambda: Candidates(("a",), np.array([1.5])), "whole numbers"),
+        (lambda: Candidates(("a",), np.array([1.5])), "must be integers"),
         (lambda: Candidates.from_texts(["a"], logprobs=[1.0, 2.0]), r"logprobs has shape \(2,\)"),
         (lambda: Candidates.from_texts(["a"], logprobs=[math.nan]), "logprobs has NaN at index 0"),
         (lambda: Candidates.from_texts(["a"], token_ids=[]), "token_ids has 0 rows"),
