@@ -45,12 +45,7 @@ class Candidates:
     def __post_init__(self) -> None:
         texts = tuple(self.texts)
         object.__setattr__(self, "texts", texts)
-        n = len(texts)
-        if n == 0:
-            raise ValueError("candidates is empty: give at least one text")
-        for position, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"candidates[{position}] is {type(text).__name__}, expected str")
+        n = _checked_size(texts)
         if len(set(texts)) != n:
             raise ValueError("candidates has repeated texts: use Candidates.from_texts, which counts them")
         counts = _readonly(self.counts, np.int64, n, "counts")
@@ -85,12 +80,7 @@ class Candidates:
         if isinstance(texts, str):
             raise TypeError("candidates is a single string: give a list of strings")
         items = list(texts)
-        n = len(items)
-        if n == 0:
-            raise ValueError("candidates is empty: give at least one text")
-        for position, text in enumerate(items):
-            if not isinstance(text, str):
-                raise TypeError(f"candidates[{position}] is {type(text).__name__}, expected str")
+        n = _checked_size(items)
         index: dict[str, int] = {}
         inverse = np.fromiter((index.setdefault(text, len(index)) for text in items), dtype=np.int64, count=n)
         drawn = np.ones(n, dtype=np.int64) if counts is None else _readonly(counts, np.int64, n, "counts")
@@ -237,6 +227,16 @@ class Candidates:
     def expanded(self) -> list[str]:
         """The drawn list with duplicates, grouped by text."""
         return [text for text, count in zip(self.texts, self.counts, strict=True) for _ in range(int(count))]
+
+
+def _checked_size(texts: Sequence[object]) -> int:
+    """How many there are, all of them strings and at least one."""
+    if not texts:
+        raise ValueError("candidates is empty: give at least one text")
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"candidates[{position}] is {type(text).__name__}, expected str")
+    return len(texts)
 
 
 def _readonly(values: Iterable[float] | npt.NDArray[np.generic], dtype: type[G], n: int, name: str) -> npt.NDArray[G]:

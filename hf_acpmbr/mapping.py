@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from .checks import integer
-from .inputs import Prompting, encode
 from .preferences import COLUMNS, Preferences, preference_columns
+from .prompting import Prompting, encode
 
 if TYPE_CHECKING:
     import torch
@@ -119,7 +119,7 @@ class MapFunction:
         source_column: where the text to translate or continue is.
         prediction_column: where the chosen text goes; its expected utility goes to `<prediction_column>_utility`.
         nbest: with more than 1, the n best texts and utilities are added as lists (`<prediction_column>_nbest`, …).
-        prompt, chat: how a source becomes what the model reads, see `hf_acpmbr.inputs.Prompting`.
+        prompt, chat: how a source becomes what the model reads, see `hf_acpmbr.prompting.Prompting`.
         too_long: "cut" sources at the model's limit, with a warning, or "refuse" them.
         keep_blank: ask the model about blank sources, too; by default they give an empty text and utility NaN.
         generate: further arguments of `model.generate` (max_new_tokens, forced_bos_token_id, …).

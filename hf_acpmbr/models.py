@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from .inputs import language_token
+from .prompting import language_token
 from .stage import suggest
 
 if TYPE_CHECKING:

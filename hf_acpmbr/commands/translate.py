@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..inputs import Prompting
 from ..mapping import decide_texts
+from ..prompting import Prompting
 from ..signature import model_signature
 from ._input import Input, Lines, Record
 from ._mbr import add_mbr_arguments, build_mbr

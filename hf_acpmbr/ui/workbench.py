@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..candidates import Candidates, FloatArray
-from ..inputs import encode
 from ..mbr import ACPMBR
+from ..prompting import encode
 from ..recipe import Recipe
 from ..utilities import Utility, load_utility
 from .analysis import AllScores, Analysis, other_choices, own_choice

@@ -12,7 +12,7 @@ import pyarrow as pa
 from evaluation.wmt.phases.base import Corpus, Given, Phase, Record, Source
 from evaluation.wmt.settings import EvaluationSettings, ModelSettings
 from hf_acpmbr import ACPMBR, Candidates
-from hf_acpmbr.inputs import encode, language_token
+from hf_acpmbr.prompting import encode, language_token
 
 
 class CandidatesPhase(Phase[Candidates]):
