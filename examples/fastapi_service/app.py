@@ -20,9 +20,9 @@ from batching import Batcher, BusyError
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from levels import Translator
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.exceptions import HTTPException
+from translating import Translator
 
 from hf_acpmbr.models import load_model
 
@@ -41,13 +41,9 @@ class Query(BaseModel):
 def make_app(translator: Translator, most_waiting: int = 64) -> FastAPI:
     """The service around a translator."""
 
-    def run(texts: list[str], seconds: float) -> list[dict[str, Any]]:
-        level = translator.level_for(len(texts), seconds)
-        return [{**result, "level": level} for result in translator.translate(texts, level)]
-
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.batcher = Batcher(run, most_texts=MOST_TEXTS, most_waiting=most_waiting)
+        app.state.batcher = Batcher(translator.translate, most_texts=MOST_TEXTS, most_waiting=most_waiting)
         await asyncio.to_thread(translator.warm_up)
         worker = asyncio.create_task(app.state.batcher.work())
         yield

@@ -56,7 +56,7 @@ def load(url: str, requests: int = 200, at_once: int = 8, time_limit: float = 5.
             assert set(answer) == {"error"}, answer
             return status, seconds, True, []
         assert len(answer["results"]) == len(json.loads(body)["texts"]), answer
-        return status, seconds, answer["in_time"], [result["level"] for result in answer["results"]]
+        return status, seconds, answer["in_time"], [result["candidates"] for result in answer["results"]]
 
     start = time.perf_counter()
     with ThreadPoolExecutor(at_once) as pool:
@@ -66,7 +66,7 @@ def load(url: str, requests: int = 200, at_once: int = 8, time_limit: float = 5.
         "requests": requests,
         "answered": len(answers),
         "statuses": dict(Counter(status for status, *_ in answers)),
-        "texts_at_level": dict(sorted(Counter(level for *_, levels in answers for level in levels).items())),
+        "texts_by_candidates": dict(sorted(Counter(size for *_, sizes in answers for size in sizes).items())),
         "in_time": sum(in_time for status, _, in_time, _ in answers if status == 200),
         "median_seconds": round(statistics.median(seconds), 3),
         "slowest_seconds": round(seconds[-1], 3),

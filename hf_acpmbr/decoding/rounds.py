@@ -96,7 +96,7 @@ class RoundsMBR(Decoder):
         early = ""
         for step in self._steps(n, budget):
             race.spend(step)
-            early = self._enough(race, bound)
+            early = self._enough(race, bound, step)
             if early:
                 break
         return self._outcome(problem, race, budget, early)
@@ -116,10 +116,12 @@ class RoundsMBR(Decoder):
             return _AUTO_REGRET * problem.target.utility.scale
         return -1.0 if self.max_regret is None else self.max_regret
 
-    def _enough(self, race: _Race, bound: float) -> str:
+    def _enough(self, race: _Race, bound: float, step: int) -> str:
         """Why it can stop; empty while it cannot."""
         if race.affordable(2) < 2:
             return f"{self.time_limit:g} seconds are over"
+        if step < _FIRST_STEP * race.n:  # too early to know what the leader may lose
+            return ""
         if race.estimate.regret(race.leader) <= bound:
             return f"expected regret below {bound:g}"
         if self.confidence < 1 and race.estimate.confidence(race.leader) >= self.confidence:

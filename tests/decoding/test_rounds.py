@@ -155,6 +155,12 @@ def test_a_time_limit_is_kept_within_one_round_and_its_time_is_used(monkeypatch,
     assert "time_limit:1|" in got.signature
 
 
+def test_a_time_limit_does_not_trust_a_regret_that_is_stated_too_early():
+    matrix, counts = clusters(5)
+    least = [decode(matrix, counts, 8, max_regret=10.0, time_limit=limit).total_calls for limit in (None, 3600)]
+    assert min(least) > 64, "2 scores per candidate are what every stop waits for"
+
+
 def test_with_time_enough_a_time_limit_changes_nothing_of_the_choice():
     matrix, counts = clusters(6)
     expected = matrix @ (counts / counts.sum())

@@ -81,19 +81,41 @@ def test_a_full_queue_refuses_and_a_failed_batch_does_not_stop_the_next(monkeypa
 
 
 def translator(monkeypatch: pytest.MonkeyPatch) -> Any:
-    levels = module("fastapi_service", "levels", monkeypatch)
+    translating = module("fastapi_service", "translating", monkeypatch)
     model, tokenizer = tiny_pair("m2m100")
-    steps = (levels.Level(2, 1), levels.Level(8, 2))
-    return levels.Translator(model, tokenizer, {"max_new_tokens": 4}, levels=steps)
+    return translating.Translator(model, tokenizer, {"max_new_tokens": 4}, sizes=(2, 8))
 
 
-def test_a_request_gets_the_most_thorough_level_that_fits_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_gets_as_many_candidates_as_half_of_its_time_is_enough_for(monkeypatch: pytest.MonkeyPatch) -> None:
     made = translator(monkeypatch)
     made.seconds = [0.1, 1.0]
-    assert [made.level_for(1, seconds) for seconds in (0.01, 0.2, 1.4, 1.5)] == [0, 0, 0, 1]
-    assert made.level_for(4, 1.5) == 0, "four texts take four times as long"
-    assert [made.translate(["a dog ran"], level)[0]["candidates"] for level in (0, 1)] == [2, 8]
+    assert [made.size_for(1, seconds) for seconds in (0.01, 0.2, 1.9, 2.0)] == [0, 0, 0, 1]
+    assert made.size_for(4, 2.0) == 0, "four texts take four times as long"
+    results = [made.translate(["a dog ran", " "], seconds) for seconds in (0.1, 60.0)]
+    assert [[each["candidates"] for each in result] for result in results] == [[2, 0], [8, 0]]
+    assert results[1][1]["status"] == "blank"
     assert made.seconds != [0.1, 1.0], "it learns from what it measures"
+
+
+def test_scoring_ends_with_the_time_and_gives_what_it_leaves_to_the_next_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = translator(monkeypatch)
+    clock, limits = [0.0], []
+    monkeypatch.setattr("translating.time.perf_counter", lambda: clock[0])
+    choose = made.choose
+
+    def slow(candidates: Any, source: str, seconds: float) -> Any:
+        limits.append(seconds)
+        clock[0] += 1.0
+        decision = choose(candidates, source, seconds)
+        assert f"time_limit:{seconds:g}|" in decision.signature
+        return decision
+
+    monkeypatch.setattr(made, "choose", slow)
+    made.translate(["a dog ran", "the cat sat", "we see the sun"], 6.0)
+    assert limits == [2.0, 2.5, 4.0]
+    limits.clear()
+    made.translate(["a dog ran", "the cat sat"], 0.5)
+    assert limits == [0.25, 0.001], "nothing is left, and there is an answer all the same"
 
 
 @pytest.fixture
@@ -127,7 +149,7 @@ def test_200_requests_8_at_a_time_and_none_is_lost(service: tuple[Any, str]) -> 
     assert report["statuses"] == {200: 180, 422: 20}
     health = ask(url, "/health")[1]
     assert health["waiting"] == 0
-    assert health["texts"] == sum(report["texts_at_level"].values()) == 358
+    assert health["texts"] == sum(report["texts_by_candidates"].values()) == 358
     assert health["batches"] < 180, "requests that came together were done together"
     assert threading.active_count() <= before + 4
 
