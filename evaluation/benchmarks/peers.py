@@ -20,13 +20,13 @@ import sys
 import tempfile
 import venv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from evaluation.assets import DATA_OR_BUILTIN_HELP
 from evaluation.benchmarks.candidate_lists import candidate_lists
 from evaluation.benchmarks.measures import regret
+from evaluation.benchmarks.peers_worker import Answer, Task
 from hf_acpmbr.decoding import MBR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,9 +56,9 @@ def peer_python(folder: Path) -> Path:
     return python
 
 
-def make_tasks(lists: int, count: int, repeats: int, data: str | None) -> list[dict[str, Any]]:
+def make_tasks(lists: int, count: int, repeats: int, data: str | None) -> list[Task]:
     """What both libraries do."""
-    tasks: list[dict[str, Any]] = [
+    tasks: list[Task] = [
         {"name": f"ALS, N={count}, r={rate}, 30 sweeps", "kind": "als", "n": count, "rate": rate, "sweeps": 30}
         for rate in (16, 512)
     ]
@@ -68,7 +68,7 @@ def make_tasks(lists: int, count: int, repeats: int, data: str | None) -> list[d
     ]
     for k, texts in enumerate([*(entry.texts for entry in drawn), unique]):
         label = f"{len(texts)} samples, {len(set(texts))} unique"
-        chrf = {"metric": "chrf", "fast": True, "texts": texts}
+        chrf: Task = {"metric": "chrf", "fast": True, "texts": texts}
         tasks.append({"name": f"chrF MBR, {label}", "kind": "mbr", **chrf})
         if k in (0, lists):
             tasks += [
@@ -86,23 +86,23 @@ def make_tasks(lists: int, count: int, repeats: int, data: str | None) -> list[d
     return [{"repeats": repeats, **task} for task in tasks]
 
 
-def run(python: Path | str, library: str, tasks: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+def run(python: Path | str, library: str, tasks: list[Task], folder: Path) -> list[Answer]:
     request, answer = folder / "request.json", folder / f"{library}.json"
     request.write_text(json.dumps(tasks), encoding="utf-8")
     worker = Path(__file__).with_name("peers_worker.py")
     subprocess.run([python, worker, library, request, answer], check=True, env={**os.environ, **THREADS})
-    results: list[dict[str, Any]] = json.loads(answer.read_text(encoding="utf-8"))
+    results: list[Answer] = json.loads(answer.read_text(encoding="utf-8"))
     return results
 
 
-def peer_calls(task: dict[str, Any]) -> int | None:
+def peer_calls(task: Task) -> int | None:
     """mbrs scores every drawn pair, or one in r of them; what pruning scores it does not say."""
     if task["kind"] not in ("mbr", "pmbr"):
         return None
     return -(-(len(task["texts"]) ** 2) // int(task.get("rate", 1)))
 
 
-def agreement(task: dict[str, Any], ours: dict[str, Any], peer: dict[str, Any]) -> str:
+def agreement(task: Task, ours: Answer, peer: Answer) -> str:
     """Same decision where the method is the same; else what full MBR thinks of the two choices."""
     if task["kind"] == "als":
         gap = np.abs(np.array(ours["expected"]) - np.array(peer["expected"])).max()
@@ -144,7 +144,7 @@ def main() -> None:
             f"{task['name']:<52} {b['cpu']:>8.3f} {a['cpu']:>8.3f} {ratio:>6.1f}× {shown[0]:>11} {shown[1]:>9}  {note}"
         )
         rows.append({"work": task["name"], "mbrs": b["cpu"], "ours": a["cpu"], "ratio": ratio, "agreement": note})
-    slower = [row["work"] for row in rows if row["ratio"] < 1]
+    slower = [task["name"] for task, a, b in zip(tasks, ours, peer, strict=True) if b["cpu"] < a["cpu"]]
     print(f"slower than mbrs on: {', '.join(slower) if slower else 'nothing'}")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -14,11 +14,41 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
-Work = Callable[[], dict[str, Any]]
+if TYPE_CHECKING:
+    from hf_acpmbr.decoding import Decoder
+
+
+class Task(TypedDict, total=False):
+    """What both libraries do: an ALS of n × n scores, or a decision among texts."""
+
+    name: str
+    kind: str
+    repeats: int
+    n: int
+    rate: int
+    sweeps: int
+    metric: str
+    fast: bool
+    texts: list[str]
+
+
+class Answer(TypedDict, total=False):
+    """What came out, and the lowest CPU and wall-clock seconds."""
+
+    expected: list[float]
+    text: str
+    score: float
+    calls: int
+    cpu: float
+    wall: float
+
+
+Work = Callable[[], Answer]
 
 
 def cpu() -> float:
@@ -27,19 +57,19 @@ def cpu() -> float:
     return sum(use.ru_utime + use.ru_stime for use in usage)
 
 
-def measure(work: Work, repeats: int) -> dict[str, Any]:
+def measure(work: Work, repeats: int) -> Answer:
     """The work's answer with its lowest CPU and wall-clock seconds."""
-    best: dict[str, Any] = {}
+    best: Answer = {}
     for _ in range(repeats):
         start_cpu, start = cpu(), time.perf_counter()
         answer = work()
-        answer.update(cpu=cpu() - start_cpu, wall=time.perf_counter() - start)
+        answer["cpu"], answer["wall"] = cpu() - start_cpu, time.perf_counter() - start
         if not best or answer["cpu"] < best["cpu"]:
             best = answer
     return best
 
 
-def als_problem(n: int, rate: int) -> tuple[Any, Any]:
+def als_problem(n: int, rate: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """The same noisy low-rank scores in [0, 1] and mask for both libraries."""
     random = np.random.default_rng(0)
     scores = 0.6 + 0.03 * random.normal(size=(n, 8)) @ random.normal(size=(8, n)) + 0.02 * random.normal(size=(n, n))
@@ -48,7 +78,7 @@ def als_problem(n: int, rate: int) -> tuple[Any, Any]:
     return scores.astype(np.float32), mask.reshape(n, n)
 
 
-def mbrs_work(task: dict[str, Any]) -> Work:
+def mbrs_work(task: Task) -> Work:
     """The task as mbrs does it. chrF by its Rust version where it may, which is its fastest."""
     import torch
     from mbrs import decoders, metrics
@@ -61,7 +91,7 @@ def mbrs_work(task: dict[str, Any]) -> Work:
         solver = MatrixFactorizationALS(regularization_weight=0.1, rank=8)
         never = float("-inf")
 
-        def factorize() -> dict[str, Any]:
+        def factorize() -> Answer:
             x, y = solver.factorize(scores * mask, mask, niter=task["sweeps"], tolerance=never, seed=0)
             return {"expected": (x @ y.mean(0)).tolist()}
 
@@ -79,14 +109,14 @@ def mbrs_work(task: dict[str, Any]) -> Work:
     decoder = cls(cls.Config(**options), metric)
     texts = task["texts"]
 
-    def decode() -> dict[str, Any]:
+    def decode() -> Answer:
         output = decoder.decode(texts, texts, nbest=1)
         return {"text": output.sentence[0], "score": float(output.score[0])}
 
     return decode
 
 
-def our_work(task: dict[str, Any]) -> Work:
+def our_work(task: Task) -> Work:
     """The task as hf_acpmbr does it, with the same settings."""
     import torch
 
@@ -103,12 +133,12 @@ def our_work(task: dict[str, Any]) -> Work:
         generator = torch.Generator().manual_seed(0)
         init = tuple(torch.rand((task["n"], 8), generator=generator).numpy() * (task["n"] * 8) ** -0.5 for _ in "uv")
 
-        def factorize() -> dict[str, Any]:
+        def factorize() -> Answer:
             completion = solver.complete(scores, mask, init=init)
             return {"expected": completion.expected().tolist()}
 
         return factorize
-    makers: dict[str, Callable[[], Any]] = {
+    makers: dict[str, Callable[[], Decoder]] = {
         "mbr": MBR,
         "aggregation": AggregationMBR,
         "pmbr": lambda: PMBR(ALS(max_sweeps=30), Uniform(), Budget(reduction=task["rate"])),
@@ -116,7 +146,7 @@ def our_work(task: dict[str, Any]) -> Work:
     }
     decoder, texts = makers[kind](), task["texts"]
 
-    def decode() -> dict[str, Any]:
+    def decode() -> Answer:
         decision = decoder.decode(texts, target=task["metric"])
         score = float(decision.expected[decision.index])
         return {"text": decision.text, "score": score, "calls": decision.total_calls}
@@ -126,7 +156,7 @@ def our_work(task: dict[str, Any]) -> Work:
 
 def main() -> None:
     library, request, answer = sys.argv[1:]
-    tasks = json.loads(Path(request).read_text(encoding="utf-8"))
+    tasks: list[Task] = json.loads(Path(request).read_text(encoding="utf-8"))
     make = {"mbrs": mbrs_work, "hf_acpmbr": our_work}[library]
     import warnings
 
@@ -134,8 +164,9 @@ def main() -> None:
     results = []
     for task in tasks:
         work = make(task)
-        if task.get("warm_up", True):
-            make({**task, "texts": task["texts"][:8]} if "texts" in task else {**task, "n": 32})()
+        small = task.copy()
+        small.update({"texts": task["texts"][:8]} if "texts" in task else {"n": 32})
+        make(small)()  # warm up
         results.append(measure(work, task["repeats"]))
         print(f"{library}: {task['name']}: {results[-1]['cpu']:.2f} s CPU", file=sys.stderr, flush=True)
     Path(answer).write_text(json.dumps(results), encoding="utf-8")

@@ -14,15 +14,22 @@ import json
 import multiprocessing
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from transformers import M2M100Config, M2M100ForConditionalGeneration
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    StoppingCriteriaList,
+)
 
+from hf_acpmbr.foreign import GenerativeModel
 from hf_acpmbr.sampling import SAMPLERS, Request, Samples, Truncation, source_key
 
 SENTENCES = [
@@ -31,6 +38,9 @@ SENTENCES = [
     "The weather is nice today.",
 ]
 PAD, EOS = 1, 2
+Inputs: TypeAlias = Mapping[str, torch.Tensor]
+Settings: TypeAlias = Mapping[str, int]  # of generate
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Row:
         return self.plain_seconds / self.shared_seconds
 
 
-def synthetic_model(vocabulary: int, size: int, layers: int) -> Any:
+def synthetic_model(vocabulary: int, size: int, layers: int) -> M2M100ForConditionalGeneration:
     """Random weights in a real architecture; dropout off."""
     torch.manual_seed(0)
     config = M2M100Config(
@@ -67,13 +77,13 @@ def synthetic_model(vocabulary: int, size: int, layers: int) -> Any:
         tie_word_embeddings=False,
         max_position_embeddings=256,
     )
-    network: Any = M2M100ForConditionalGeneration(config)
-    model = network.eval()
+    model = M2M100ForConditionalGeneration(config)
+    model.eval()
     model.generation_config.suppress_tokens = [PAD, EOS]
     return model
 
 
-def sharpen(model: Any, inputs: dict[str, Any], settings: dict[str, Any], nats: float) -> None:
+def sharpen(model: M2M100ForConditionalGeneration, inputs: Inputs, settings: Settings, nats: float) -> None:
     """Scale the output weights so that the entropy of a sampled token is about `nats`, by bisection."""
     weight = model.lm_head.weight.data
     weight.div_(weight.std())
@@ -100,9 +110,9 @@ def entropy(drawn: list[Samples]) -> float:
 
 def sample(
     sampler: str,
-    model: Any,
-    inputs: dict[str, Any],
-    settings: dict[str, Any],
+    model: GenerativeModel,
+    inputs: Inputs,
+    settings: Settings,
     n: int,
     truncation: Truncation,
     max_rows: int,
@@ -111,8 +121,13 @@ def sample(
     drawn: list[Samples] = []
 
     def decode(
-        model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
-    ) -> Any:
+        model: GenerativeModel,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: object,
+    ) -> torch.Tensor:
         keys = tuple(source_key(row) for row in inputs["input_ids"].tolist())
         request = Request(model, input_ids, kwargs, logits_processor, stopping_criteria, generation_config, keys)
         drawn.extend(SAMPLERS.build(sampler, truncation=truncation, max_rows=max_rows).sample(request, n))
@@ -123,7 +138,7 @@ def sample(
 
 
 def plain(
-    model: Any, inputs: dict[str, Any], settings: dict[str, Any], n: int, truncation: Truncation, max_rows: int
+    model: GenerativeModel, inputs: Inputs, settings: Settings, n: int, truncation: Truncation, max_rows: int
 ) -> int:
     """The usual way: generate with num_return_sequences, in chunks of rows. Returns the decoder rows spent."""
     rows = 0
@@ -132,12 +147,12 @@ def plain(
         one = {name: tensor[source : source + 1] for name, tensor in inputs.items()}
         for start in range(0, n, max_rows):
             chunk = min(max_rows, n - start)
-            ids = model.generate(**one, **settings, **sampling, num_return_sequences=chunk)
+            ids = torch.as_tensor(model.generate(**one, **settings, **sampling, num_return_sequences=chunk))
             rows += chunk * (ids.shape[1] - 1)
     return rows
 
 
-def apart(work: Callable[[], Any]) -> tuple[Any, float, float]:
+def apart(work: Callable[[], T]) -> tuple[T, float, float]:
     """(result, CPU seconds, megabytes of peak memory above the start) of `work` in a forked process."""
     receive, send = multiprocessing.get_context("fork").Pipe(duplex=False)
 
@@ -153,7 +168,7 @@ def apart(work: Callable[[], Any]) -> tuple[Any, float, float]:
     process.start()
     send.close()
     try:
-        measured: tuple[Any, float, float] = receive.recv()
+        measured: tuple[T, float, float] = receive.recv()
     except EOFError:
         raise RuntimeError("the measured process died: see its message above") from None
     process.join()
@@ -161,7 +176,7 @@ def apart(work: Callable[[], Any]) -> tuple[Any, float, float]:
 
 
 def compare(
-    case: str, model: Any, inputs: dict[str, Any], settings: dict[str, Any], n: int, truncation: Truncation, rows: int
+    case: str, model: GenerativeModel, inputs: Inputs, settings: Settings, n: int, truncation: Truncation, rows: int
 ) -> Row:
     """Both ways on the same inputs."""
     drawn, shared_seconds, shared_memory = apart(

@@ -21,19 +21,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sacrebleu
 import sentencepiece
 import torch
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
 from evaluation.assets import DATA_HELP, find, read_lines
 from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix
 from evaluation.wmt.data import load_wmt
 from hf_acpmbr.candidates import IntArray
+from hf_acpmbr.foreign import Tokenizer
 from hf_acpmbr.utilities import Utility, load_utility
+from hf_acpmbr.utilities.bleurt import BLEURT
 
 D12 = {"hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 16, "intermediate_size": 4096}
 EMBEDDING, VOCABULARY = 64, 250300  # 167M parameters in all, as published
@@ -93,7 +95,7 @@ def write_bleurt(folder: Path, texts: Sequence[str]) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-def bleurt_loop(utility: Any, hypotheses: list[str], references: list[str], size: int) -> tuple[Floats, float]:
+def bleurt_loop(utility: BLEURT, hypotheses: list[str], references: list[str], size: int) -> tuple[Floats, float]:
     """Fixed-size batches in the given order, tokenised one by one; also the share of padding."""
     scores, real, padded = [], 0, 0
     with torch.inference_mode():
@@ -116,7 +118,7 @@ def bench_bleurt(real: Texts, pairs: int, size: int) -> None:
     hypotheses, references = real.pairs(pairs)
     with tempfile.TemporaryDirectory() as name:
         write_bleurt(Path(name), real.pairs(2000)[1])
-        utility: Any = load_utility(name, device="cpu", name="bleurt-20-d12-shape")
+        utility = BLEURT(name, device="cpu", name="bleurt-20-d12-shape")
         utility.score(hypotheses[:1], references[:1])  # load and warm up
         loop, (expected, wasted) = cpu_seconds(lambda: bleurt_loop(utility, hypotheses, references, size))
         unique = list(dict.fromkeys(references))
@@ -141,16 +143,19 @@ def write_encoder(folder: Path, texts: Sequence[str]) -> None:
     numbers = {word: number for number, word in enumerate(dict.fromkeys(vocabulary))}
     BertTokenizer(vocab=numbers, model_max_length=512).save_pretrained(folder)
     torch.manual_seed(0)
-    shape: dict[str, Any] = {
-        "hidden_size": 384,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 12,
-        "intermediate_size": 1536,
-    }
-    BertModel(BertConfig(vocab_size=len(numbers), **shape)).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(numbers),
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+    )
+    BertModel(config).save_pretrained(folder)
 
 
-def bertscore_loop(tokenizer: Any, model: Any, hypotheses: list[str], references: list[str], size: int = 16) -> Floats:
+def bertscore_loop(
+    tokenizer: Tokenizer, model: PreTrainedModel, hypotheses: list[str], references: list[str], size: int = 16
+) -> Floats:
     """Both texts of every pair through the encoder, batch by batch, then greedy matching."""
     out = []
     for start in range(0, len(hypotheses), size):

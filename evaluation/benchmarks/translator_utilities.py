@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from evaluation.training.bitext import encode, pad_rows
+from evaluation.training.bitext import Model, Tokenizer, encode, pad_rows
 from evaluation.training.trainer import length_batches
 from evaluation.training.translation import mean_log_likelihoods
 from hf_acpmbr.signature import model_signature
 from hf_acpmbr.utilities import Statistics, Utility
+from hf_acpmbr.utilities.base import Kernel, TextTable
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -32,7 +31,7 @@ class SourceLikelihood(Utility):
     needs_source = True
     needs_reference = False
 
-    def __init__(self, model: Any, tokenizer: Any, source_language: str, target_language: str) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, source_language: str, target_language: str) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
         self.source_language, self.target_language = source_language, target_language
@@ -43,7 +42,7 @@ class SourceLikelihood(Utility):
         languages = {"source_language": self.source_language, "target_language": self.target_language}
         return {"model": model_signature(self.model), **languages}
 
-    def kernel(self, table: Any, statistics: Statistics) -> Any:
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         def score(hypotheses: Ints, references: Ints, sources: Ints) -> Floats:
             candidates = [table.texts[k] for k in hypotheses]
             wanted = [table.sources[k] for k in sources]
@@ -66,7 +65,7 @@ class EncoderCosine(Utility):
     symmetric = True
     has_vectors = True
 
-    def __init__(self, model: Any, tokenizer: Any, language: str) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, language: str) -> None:
         super().__init__()
         self.model, self.tokenizer, self.language = model, tokenizer, language
         self.encoder = model.get_encoder()
@@ -75,7 +74,7 @@ class EncoderCosine(Utility):
     def settings(self) -> dict[str, object]:
         return {"model": model_signature(self.model), "language": self.language}
 
-    def kernel(self, table: Any, statistics: Statistics) -> _Cosines:
+    def kernel(self, table: TextTable, statistics: Statistics) -> _Cosines:
         return _Cosines(self._encoded(encode(self.tokenizer, table.texts, self.language)))
 
     @torch.inference_mode()

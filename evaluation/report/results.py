@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,27 @@ class RowResults:
         return float(np.mean([sum(calls.values()) for calls in self.calls]))
 
 
+class UtilityNote(TypedDict, total=False):
+    """What a run says of a utility; absent where the metric is the corpus's own."""
+
+    name: str
+    signature: str
+    higher_is_better: bool
+    scale: float
+    parameters: int
+    symmetric: bool
+
+
+class RunNote(TypedDict):
+    """run.<pair>.json"""
+
+    settings: dict[str, object]
+    pair: str
+    sentences: list[list[str]]
+    utilities: dict[str, UtilityNote]
+    version: str
+
+
 @dataclass(frozen=True, eq=False)
 class Results:
     """One language pair of a run; `indices` says which of the run's sentences no row has failed on."""
@@ -55,7 +76,7 @@ class Results:
     folder: Path
     pair: str
     settings: EvaluationSettings
-    utilities: dict[str, dict[str, Any]]
+    utilities: dict[str, UtilityNote]
     version: str
     indices: list[int]
     sources: list[str]
@@ -131,7 +152,7 @@ def open_results(folder: str | Path) -> list[Results]:
     return [_open(folder, json.loads(path.read_text(encoding="utf-8"))) for path in runs]
 
 
-def _open(folder: Path, run: dict[str, Any]) -> Results:
+def _open(folder: Path, run: RunNote) -> Results:
     settings = EvaluationSettings.from_dict(run["settings"])
     table = pq.read_table(folder / f"results.{run['pair']}.parquet")
     keys = np.array(table["row"].to_pylist())

@@ -64,16 +64,16 @@ class SentenceMean(Metric):
         self.label = name
         self.num_refs = 1
 
-    def _extract_corpus_statistics(self, hypotheses: Sequence[Any], references: Any) -> Any:
+    def _extract_corpus_statistics(self, hypotheses: Sequence[str | float], references: object) -> list[list[float]]:
         return [[float(score), 1.0] for score in hypotheses]
 
-    def _compute_score_from_stats(self, stats: Any) -> Score:
+    def _compute_score_from_stats(self, stats: list[float]) -> Score:
         return Score(self.label, float(stats[0] / stats[1]))
 
-    def _aggregate_and_compute(self, stats: Any) -> Score:
+    def _aggregate_and_compute(self, stats: list[list[float]]) -> Score:
         return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
 
-    def _check_corpus_score_args(self, *arguments: Any) -> None:
+    def _check_corpus_score_args(self, *arguments: object) -> None:
         raise NotImplementedError("only for paired tests")
 
     _unused: Any = _check_corpus_score_args
@@ -107,7 +107,7 @@ def _test(results: Results, group: list[RowResults], metric: str, resamples: int
         systems: list[Any] = [(row.row.key, (row.columns[column] * factor).tolist()) for row in group]
         test = PairedTest(systems, {metric: SentenceMean(metric)}, None, "bs", resamples)
     else:
-        texts: list[Any] = [(row.row.key, row.texts) for row in group]
+        texts: list[tuple[str, Sequence[str]]] = [(row.row.key, row.texts) for row in group]
         test = PairedTest(texts, {metric: corpus_metric(metric)}, [results.references], "bs", resamples)
     _, scores = test()
     found: list[Any] = next(values for name, values in scores.items() if name != "System")

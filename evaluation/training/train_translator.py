@@ -89,7 +89,7 @@ def train(model: Model, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
     dev = Bitext(dev_pairs, tokenizer)
     size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     print(f"{size:.2f}M parameters, {len(data)} directed pairs, {data.lengths.sum()} tokens per epoch", flush=True)
-    Trainer(model, lambda batch: batch_loss(model, batch), args).run(
+    Trainer[Batch](model, lambda batch: batch_loss(model, batch), args).run(
         lambda epoch: data.plan(args.seed, epoch, args.batch_tokens),
         data.batch,
         lambda: evaluate(model, tokenizer, dev, dev_pairs),

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,8 +23,9 @@ class Batch(Protocol):
     def tokens(self) -> int: ...
 
 
+B = TypeVar("B", bound=Batch)
 # (sum of the losses, number of terms) of a batch.
-Loss = Callable[[Any], tuple[torch.Tensor, int]]
+Loss = Callable[[B], tuple[torch.Tensor, int]]
 
 
 def length_batches(lengths: np.ndarray, batch_tokens: int, seed: int, epoch: int) -> list[np.ndarray]:
@@ -49,8 +50,8 @@ def length_batches(lengths: np.ndarray, batch_tokens: int, seed: int, epoch: int
 
 
 def endless(
-    plan: Callable[[int], list[np.ndarray]], make: Callable[[np.ndarray], Any], start: tuple[int, int]
-) -> Iterator[tuple[tuple[int, int], Any]]:
+    plan: Callable[[int], list[np.ndarray]], make: Callable[[np.ndarray], B], start: tuple[int, int]
+) -> Iterator[tuple[tuple[int, int], B]]:
     """Batches of epoch after epoch from (epoch, index) on, each with the position that follows it."""
     epoch, index = start
     while True:
@@ -71,10 +72,10 @@ def build_optimisers(model: torch.nn.Module, args: argparse.Namespace) -> list[t
     return [torch.optim.AdamW(others + matrices, **adam)]
 
 
-class Trainer:
+class Trainer(Generic[B]):
     """Position, clock and optimiser state of one run; everything that a resumed run needs is in its checkpoint."""
 
-    def __init__(self, model: torch.nn.Module, loss: Loss, args: argparse.Namespace) -> None:
+    def __init__(self, model: torch.nn.Module, loss: Loss[B], args: argparse.Namespace) -> None:
         self.model, self.loss, self.args = model, loss, args
         self.optimisers = build_optimisers(model, args)
         self.rates = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
@@ -86,7 +87,7 @@ class Trainer:
         """The part of the budget that is used: by time, or by steps where `--steps` makes the run repeatable."""
         return float(self.step / self.args.steps if self.args.steps else self.seconds / (60 * self.args.minutes))
 
-    def update(self, batch: Batch) -> float:
+    def update(self, batch: B) -> float:
         """One step at the rate of the schedule: a short warm-up, then linearly down to 0 at the budget's end."""
         factor = min(1.0, (self.step + 1) / self.args.warmup) * max(0.0, 1.0 - self.progress())
         for optimiser, rate in zip(self.optimisers, self.rates, strict=True):
@@ -125,7 +126,7 @@ class Trainer:
     def run(
         self,
         plan: Callable[[int], list[np.ndarray]],
-        make: Callable[[np.ndarray], Batch],
+        make: Callable[[np.ndarray], B],
         evaluate: Callable[[], dict[str, float]],
         folder: Path,
     ) -> None:
@@ -173,7 +174,7 @@ class Trainer:
         return json.dumps({name: round(value, 4) for name, value in record.items()})
 
 
-def add_training_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+def add_training_arguments(parser: argparse.ArgumentParser, **defaults: object) -> None:
     """The options of `Trainer`."""
     options = parser.add_argument_group("training")
     options.add_argument("--minutes", type=float, help="time budget at whose end the rate is 0")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -92,7 +91,7 @@ def _generate(
     texts: Sequence[str],
     source: str,
     target: str,
-    options: dict[str, Any],
+    options: Mapping[str, object],
     batch_size: int = 64,
 ) -> list[list[str]]:
     tokenizer.src_lang = source

@@ -175,7 +175,7 @@ def fit(
 ) -> None:
     """Train to the end of the budget in `args`, with checkpoint and curve in `folder`."""
     print(f"{len(train)} pairs, {train.lengths.sum()} tokens per epoch", flush=True)
-    Trainer(network, lambda batch: squared_error(network, batch), args).run(
+    Trainer[PairBatch](network, lambda batch: squared_error(network, batch), args).run(
         lambda epoch: train.plan(args.seed, epoch, args.batch_tokens),
         train.batch,
         lambda: {k: v for name, data in held_out.items() for k, v in correlation(network, data, name).items()},

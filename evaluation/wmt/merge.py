@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from evaluation.wmt.phases.base import Corpus, Phase
 from evaluation.wmt.phases.decisions import DecisionsPhase
@@ -17,7 +16,7 @@ from hf_acpmbr import __version__
 from hf_acpmbr.files import write_atomically
 
 
-def merge(settings: EvaluationSettings, corpus: Corpus, phases: Sequence[Phase[Any]], folder: Path) -> None:
+def merge(settings: EvaluationSettings, corpus: Corpus, phases: Sequence[Phase[object]], folder: Path) -> None:
     """Results sorted by sentence and row, what failed, and what the run was: sentences, settings, utilities."""
     decisions = next(phase for phase in phases if isinstance(phase, DecisionsPhase))
     metrics = [phase for phase in phases if isinstance(phase, MetricPhase)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from evaluation.assets import DATA_HELP
 from evaluation.report.results import CORPUS_METRICS, open_results
@@ -36,7 +35,7 @@ CHANGES = (
 )
 
 
-def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[Phase[Any]]:
+def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[Phase[object]]:
     """The steps for one language pair, in order."""
     drawn = CandidatesPhase(corpus, folder, settings)
     utilities = (settings.target, *settings.distilled) if settings.full_matrices else ()

@@ -12,12 +12,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_acpmbr.files import write_atomically
+
+Record: TypeAlias = dict[str, Any]  # a row of a parquet file, or what a phase says about its rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Note:
     settings: str
     inputs: str
     failed: Mapping[str, str] = field(default_factory=dict)
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Record = field(default_factory=dict)
 
 
 class Store:
@@ -54,13 +56,13 @@ class Store:
     def write(
         self,
         shard: int,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Sequence[Record],
         schema: pa.Schema,
         *,
         settings: str,
         inputs: str,
         failed: Mapping[int, str],
-        meta: Mapping[str, Any],
+        meta: Record,
     ) -> None:
         """Write the data, then the note that makes it count; each appears under its name only when it is complete."""
         data = parquet(rows, schema)
@@ -89,7 +91,7 @@ class Store:
         self.note_path(shard).unlink(missing_ok=True)
         self.path(shard).unlink(missing_ok=True)
 
-    def read(self, shard: int) -> list[dict[str, Any]]:
+    def read(self, shard: int) -> list[Record]:
         """The rows of a shard."""
         return list(pq.read_table(self.path(shard)).to_pylist())
 
@@ -111,7 +113,7 @@ def _sha256(path: Path) -> str:
     return hasher.hexdigest()
 
 
-def parquet(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None) -> bytes:
+def parquet(rows: Sequence[Record], schema: pa.Schema | None = None) -> bytes:
     """Rows as the bytes of a parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), sink, compression="zstd")

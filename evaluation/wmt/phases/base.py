@@ -9,17 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Generic, TypeVar, cast
 
 import pyarrow as pa
 
 from evaluation.wmt.launch import Progress, Workers
-from evaluation.wmt.store import Note, Store, digest
+from evaluation.wmt.store import Note, Record, Store, digest
 from hf_acpmbr.files import write_atomically
 
-Part = TypeVar("Part")
+Part = TypeVar("Part", covariant=True)
 P = TypeVar("P")
-Record: TypeAlias = dict[str, Any]  # a row of a parquet file
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,11 @@ class Corpus:
 class Given:
     """What the earlier phases have made for one source: `given[phase]`."""
 
-    def __init__(self, parts: Mapping[str, Any]) -> None:
+    def __init__(self, parts: Mapping[str, object]) -> None:
         self._parts = parts
 
     def __getitem__(self, phase: Phase[P]) -> P:
-        part: P = self._parts[phase.name]
-        return part
+        return cast(P, self._parts[phase.name])
 
 
 class Phase(ABC, Generic[Part]):
@@ -68,7 +66,7 @@ class Phase(ABC, Generic[Part]):
     schema: ClassVar[pa.Schema]
     expensive: ClassVar[bool] = True
 
-    def __init__(self, corpus: Corpus, folder: Path, before: tuple[Phase[Any], ...] = ()) -> None:
+    def __init__(self, corpus: Corpus, folder: Path, before: tuple[Phase[object], ...] = ()) -> None:
         self.corpus, self.folder, self.before = corpus, folder, before
         self.store = Store(folder / "shards" / corpus.pair / self.name)
 
@@ -158,12 +156,12 @@ class Phase(ABC, Generic[Part]):
     def failures(self) -> dict[int, str]:
         return {int(index): message for note in self.notes() for index, message in note.failed.items()}
 
-    def known(self) -> Mapping[str, Any]:
+    def known(self) -> Record:
         """The `meta` of this phase's results."""
         return next((note.meta for note in self.notes() if note.meta), {})
 
 
-def run_phase(phase: Phase[Any], workers: Workers, overwrite: bool = False, retry_failed: bool = False) -> None:
+def run_phase(phase: Phase[object], workers: Workers, overwrite: bool = False, retry_failed: bool = False) -> None:
     """Make what is missing, together with the other processes."""
     missing = workers.from_main(lambda: phase.missing(overwrite, retry_failed))
     share = workers.share(missing)
@@ -186,7 +184,7 @@ def run_phase(phase: Phase[Any], workers: Workers, overwrite: bool = False, retr
         _check(phase)
 
 
-def _check(phase: Phase[Any]) -> None:
+def _check(phase: Phase[object]) -> None:
     absent = len(phase.corpus.shards) - len(phase.notes())
     if absent:
         raise RuntimeError(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+from transformers.utils import logging
 
-from evaluation.wmt.phases.base import Corpus, Given, Phase, Record, Source
-from evaluation.wmt.settings import EvaluationSettings, ModelSettings
+from evaluation.wmt.phases.base import Corpus, Given, Phase, Source
+from evaluation.wmt.settings import EvaluationSettings
+from evaluation.wmt.store import Record
 from hf_acpmbr import ACPMBR, Candidates
+from hf_acpmbr.models import load_model
 from hf_acpmbr.prompting import encode, language_token
 
 
@@ -78,7 +81,10 @@ class Translator:
     """A model that draws candidates for one language pair."""
 
     def __init__(self, settings: EvaluationSettings, pair: str, device: str) -> None:
-        self.model, self.tokenizer = load_model(settings.model, device)
+        logging.set_verbosity_error()  # the same hint for every source would hide the progress
+        logging.disable_progress_bar()
+        name, dtype = settings.model.name, settings.model.dtype
+        self.model, self.tokenizer, _ = load_model(name, device=device, dtype=dtype)
         self.settings = settings.model
         self.source_language, self.target_language = (settings.model.languages.get(c, c) for c in pair.split("-"))
         self.arguments = dict(settings.model.generate)
@@ -106,24 +112,3 @@ class Translator:
             **inputs, custom_generate=self.mbr, sources=[text], return_dict_in_generate=True, **self.arguments
         )
         return output.candidates[0], int(output.model_rows)
-
-
-def load_model(settings: ModelSettings, device: str) -> tuple[Any, Any]:
-    """(model in evaluation mode on the device, tokenizer)."""
-    import torch
-    import transformers
-
-    library: Any = transformers
-    library.logging.set_verbosity_error()  # the same hint for every source would hide the progress
-    library.logging.disable_progress_bar()
-    dtype = getattr(torch, settings.dtype)
-    if settings.name == "embedded":
-        from hf_acpmbr.embedded import load_translator
-
-        embedded, tokenizer = load_translator(dtype=dtype)
-        return library.PreTrainedModel.to(embedded, device), tokenizer
-    encoder_decoder = library.AutoConfig.from_pretrained(settings.name).is_encoder_decoder
-    loader = library.AutoModelForSeq2SeqLM if encoder_decoder else library.AutoModelForCausalLM
-    tokenizer = library.AutoTokenizer.from_pretrained(settings.name)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    return loader.from_pretrained(settings.name, dtype=dtype).to(device).eval(), tokenizer

@@ -13,13 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from evaluation.benchmarks.measures import regret, squared_error
-from evaluation.wmt.phases.base import Given, Phase, Record, Source
+from evaluation.wmt.phases.base import Given, Phase, Source
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.matrices import MatrixPhase
 from evaluation.wmt.phases.reference import ReferencePhase
 from evaluation.wmt.phases.utility import Description, open_utility
 from evaluation.wmt.rows import Row, all_rows
 from evaluation.wmt.settings import EvaluationSettings
+from evaluation.wmt.store import Record
 from hf_acpmbr import Candidates, Decision
 from hf_acpmbr.completion import ConvergenceWarning
 from hf_acpmbr.utilities import Utility

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from evaluation.wmt.phases.base import Given, Record, Source
+from evaluation.wmt.phases.base import Given, Source
 from evaluation.wmt.phases.decisions import DecisionsPhase
 from evaluation.wmt.phases.utility import UtilityPhase
 from evaluation.wmt.settings import EvaluationSettings
+from evaluation.wmt.store import Record
 
 
 class MetricPhase(UtilityPhase[Mapping[str, float]]):

@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from evaluation.benchmarks.measures import full_matrix
-from evaluation.wmt.phases.base import Given, Record, Source
+from evaluation.wmt.phases.base import Given, Source
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.utility import UtilityPhase
 from evaluation.wmt.settings import EvaluationSettings
+from evaluation.wmt.store import Record
 
 
 class ReferencePhase(UtilityPhase[npt.NDArray[np.floating]]):

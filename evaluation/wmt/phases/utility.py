@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from evaluation.wmt.phases.base import Part, Phase, Record
+from evaluation.wmt.phases.base import Part, Phase
 from evaluation.wmt.settings import EvaluationSettings
+from evaluation.wmt.store import Record
 from hf_acpmbr import load_utility
 from hf_acpmbr.utilities import MatrixUtility, Utility
 from hf_acpmbr.utilities.network import NetworkUtility
@@ -53,7 +54,7 @@ class UtilityPhase(Phase[Part]):
 
     kind: ClassVar[str]
 
-    def __init__(self, run: EvaluationSettings, utility: str, before: tuple[Phase[Any], ...]) -> None:
+    def __init__(self, run: EvaluationSettings, utility: str, before: tuple[Phase[object], ...]) -> None:
         self.name = f"{self.kind}-{utility.replace('/', '--')}"
         super().__init__(before[0].corpus, before[0].folder, before)
         self.run, self.utility_name = run, utility
