@@ -71,7 +71,8 @@ def replaced(stage: C, path: tuple[str, ...], value: object, keyword: str, kind:
         raise ValueError(_misplaced(current, rest[0], keyword, first))
     elif first == "sampler" and isinstance(value, str):  # another way to draw from the same distribution
         shared = {"truncation", "max_rows"} & set(SAMPLERS.field_names(value))
-        value = SAMPLERS.build(value, **{name: getattr(current, name) for name in shared if hasattr(current, name)})
+        shared &= set(current.field_names() if isinstance(current, Configured) else ())
+        value = SAMPLERS.build(value, **{name: getattr(current, name) for name in shared})
     return dataclasses.replace(stage, **{first: value})
 
 

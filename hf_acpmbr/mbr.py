@@ -40,7 +40,7 @@ class ACPMBR:
         recipe: "auto", "fast", "thorough", "paper-low", "paper-high", or a Recipe.
         seed: same seed, same result; default: the recipe's.
         generation_config: how candidates come about, in transformers' words (min_p, typical_p, …), or num_beams > 1 to
-            choose among the beams of a beam search; in the place of the recipe's sampler.
+            choose among the beams of a beam search; instead of the recipe's sampler.
         references_config: the same for pseudo-references that are drawn apart from the candidates (`num_references`).
         keywords: settings of the recipe's stages: num_candidates, num_references, epsilon, temperature, top_k, top_p,
             min_p, sampler, max_rows, decoder, completer, observation (each a name, {"name": ..., settings} or an

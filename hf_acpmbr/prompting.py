@@ -18,7 +18,7 @@ class Prompting:
     """How a source text becomes what the model reads.
 
     Args:
-        prompt: with {source} in the place of the text.
+        prompt: with {source} where the text goes.
         chat: put the prompt into the tokenizer's chat template as one turn of the user.
         too_long: what happens to sources beyond the model's limit: "cut" them, with a warning, or "refuse" them.
     """
@@ -72,7 +72,7 @@ def encode(
 
 def length_limit(tokenizer: Tokenizer, model: GenerativeModel, max_new_tokens: int = 0) -> int | None:
     """How many tokens the model can read, by its own account and its tokenizer's; None where neither says."""
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    config = model.config.get_text_config()
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
     known = [int(limit) for limit in limits if limit]
     if model.config.is_encoder_decoder:

@@ -45,7 +45,7 @@ def draw(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
     device = step.scores.device.type
     if reads_are_free(device):
         return _by_groups(step, row_of, uniforms) if step.cuts else _from_all(step, row_of, uniforms)
-    if step.epsilon is not None and (found := among_top(step)) is not None:
+    if (found := among_top(step)) is not None:
         return _from_survivors(found, row_of, uniforms)
     if step.epsilon is not None or device == "mps":  # mps has no float64
         return draw(step.to("cpu"), row_of, uniforms)

@@ -77,9 +77,10 @@ def _at(values: torch.Tensor, places: IntArray) -> FloatArray:
 def among_top(step: Step) -> Survivors | None:
     """For scores on an accelerator, in one read: at most 1/ε tokens of a row can reach ε.
 
-    None where more tokens than that are equally probable and none reaches it: all of them may be drawn.
+    None without ε, and where more tokens than that are equally probable and none reaches it: all may be drawn.
     """
-    assert step.epsilon is not None
+    if step.epsilon is None:
+        return None
     vocabulary = step.scores.shape[1]
     width = min(vocabulary, math.floor(1 / step.epsilon) + 2)
     values, tokens = step.scores.topk(width, dim=-1)
