@@ -123,6 +123,13 @@ class ObservedScores:
         flat = np.flatnonzero(flags)
         return cls(Pairs.from_flat(flat, (n, m)), dense.reshape(-1)[flat])
 
+    @classmethod
+    def unsorted(cls, rows: IntArray, columns: IntArray, values: FloatArray, shape: tuple[int, int]) -> ObservedScores:
+        """From pairs in any order."""
+        flat = rows * shape[1] + columns
+        order = np.argsort(flat, kind="stable")
+        return cls(Pairs.from_flat(flat[order], shape), values[order])
+
     def with_values(self, values: FloatArray) -> ObservedScores:
         """The same pairs with other values."""
         return replace(self, values=values)
@@ -131,10 +138,9 @@ class ObservedScores:
         """With the scores of other pairs of the same matrix, none of them scored in both."""
         if other.shape != self.shape:
             raise ValueError(f"scores of {other.shape} cannot be merged with scores of {self.shape}")
-        flat = np.concatenate([self.pairs.flat, other.pairs.flat])
-        order = np.argsort(flat, kind="stable")
-        values = np.concatenate([self.values, other.values])[order]
-        return ObservedScores(Pairs.from_flat(flat[order], self.shape), values)
+        both = (self, other)
+        rows, columns = np.concatenate([s.rows for s in both]), np.concatenate([s.columns for s in both])
+        return ObservedScores.unsorted(rows, columns, np.concatenate([s.values for s in both]), self.shape)
 
     def dense(self, fill: float = np.nan) -> FloatArray:
         """(N, M) with `fill` where nothing was observed."""

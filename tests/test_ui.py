@@ -48,15 +48,14 @@ def workbench() -> Workbench:
 @pytest.fixture(scope="module")
 def analysis(workbench: Workbench) -> Analysis:
     """The embedded models on one sentence, all pairs scored."""
-    return value_of(workbench.analyse(Form(SOURCE, candidates=20)))
+    return value_of(workbench.analyse(Form(SOURCE, candidates=20, recipe="fast")))
 
 
 def test_the_page_shows_what_generate_gives(analysis: Analysis, workbench: Workbench) -> None:
     from hf_acpmbr.models import load_model
 
     model, tokenizer, language = load_model("embedded", source_language="en", target_language="de")
-    settings = {"decoder": "acpmbr", "recipe": "fast", "num_candidates": 20}
-    mbr = ACPMBR(tokenizer, target="embedded", distilled="embedded-d1", **settings)
+    mbr = ACPMBR(tokenizer, target="embedded", distilled="embedded-d1", recipe="fast", num_candidates=20)
     inputs = tokenizer(SOURCE, return_tensors="pt")
     limit = 2 * inputs["input_ids"].shape[1] + 20
     out = model.generate(
@@ -102,7 +101,7 @@ def test_the_recipes_own_budget_gives_its_own_decision_again(analysis: Analysis)
     assert again.decision.text == analysis.decision.text
     assert again.decision.calls == analysis.decision.calls
     np.testing.assert_allclose(again.decision.expected, analysis.decision.expected, atol=1e-4)
-    assert [list(r.candidates) for r in again.rounds] == [list(r.candidates) for r in analysis.rounds]
+    assert [list(r.rows) for r in again.decision.trials] == [list(r.rows) for r in analysis.decision.trials]
 
 
 def test_a_budget_scales_the_guides_budget_alike(analysis: Analysis) -> None:
@@ -112,12 +111,12 @@ def test_a_budget_scales_the_guides_budget_alike(analysis: Analysis) -> None:
 
 
 def test_the_rounds_are_those_of_the_decision(analysis: Analysis) -> None:
-    assert tuple(len(played.candidates) for played in analysis.rounds if len(played.candidates)) != ()
-    assert len(analysis.rounds) == len(analysis.decision.rounds)
-    assert sum(int(played.pairs.sum()) for played in analysis.rounds) == analysis.decision.calls["embedded"]
+    trials = analysis.decision.trials
+    assert len(trials) == len(analysis.decision.rounds) > 1
+    assert sum(map(len, trials)) == analysis.decision.calls["embedded"]
     observed = analysis.decision.observed
     assert observed is not None
-    tried = {int(index) for played in analysis.rounds for index in played.candidates}
+    tried = {int(index) for trial in trials for index in trial.rows}
     assert tried == set(observed.rows.tolist())
     picture = rounds_picture(analysis)
     assert picture.count("<g class=") == min(len(tried), 24)
@@ -125,7 +124,7 @@ def test_the_rounds_are_those_of_the_decision(analysis: Analysis) -> None:
 
 
 def test_without_all_pairs_nothing_is_said_to_be_true(workbench: Workbench) -> None:
-    found = value_of(workbench.analyse(Form(SOURCE, candidates=12, score_all=False)))
+    found = value_of(workbench.analyse(Form(SOURCE, candidates=12, recipe="fast", score_all=False)))
     assert found.truth is None
     assert "Rank, full MBR" not in table_headers(found)
     assert [choice.expected for choice in found.choices] == [None] * len(found.choices)
@@ -151,7 +150,7 @@ def test_the_heat_map_is_the_matrix_in_the_decisions_order(analysis: Analysis) -
     order = analysis.decision.ranking
     assert shown["texts"][0] == analysis.decision.text
     assert analysis.truth is not None
-    expected = {"true": analysis.truth.matrix, "completed": analysis.decision.completed_matrix}
+    expected = {"true": analysis.truth.matrix, "completed": analysis.completed}
     for panel in shown["panels"]:
         values = np.frombuffer(base64.b64decode(panel["data"]), dtype="<f4").reshape(len(order), -1)
         if panel["key"] in expected:
@@ -170,7 +169,7 @@ def test_costs_add_up_and_the_error_is_the_weighted_mean_square(analysis: Analys
     )
     assert "saved" in costs(analysis)
     assert analysis.decision.signature in html.unescape(costs(analysis))
-    completed, truth = analysis.decision.completed_matrix, analysis.truth
+    completed, truth = analysis.completed, analysis.truth
     assert completed is not None
     assert truth is not None
     counts = analysis.candidates.counts
@@ -393,10 +392,24 @@ def test_a_visitor_types_runs_sees_table_and_map_and_changes_the_budget(visit: A
         tab.get_by_text(name, exact=True).last.click(force=True)
         visit.wait_for_timeout(300)
         assert visit.evaluate("document.documentElement.scrollWidth") <= 420, f"{name} is wider than a phone"
-    visit.fill("#budget input[type=number]", "64")
+    visit.fill("#budget input[type=number]", "4")
     visit.press("#budget input[type=number]", "Enter")
     visit.dispatch_event("#budget input[type=range]", "pointerup")
     visit.wait_for_function("document.querySelector('#status').innerText.includes('decided again')")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cancelled_job_ends_and_the_next_one_runs(visit: Any) -> None:
+    visit.fill("#source textarea", SOURCE)
+    visit.click("#run")
+    visit.wait_for_function("/drawing|scoring/.test(document.querySelector('#status').innerText)")
+    visit.click("#cancel")
+    visit.wait_for_function("document.querySelector('#status').innerText == 'cancelled'")
+    visit.wait_for_timeout(1000)
+    assert visit.inner_text("#status") == "cancelled", "the job went on"
+    visit.fill("#source textarea", "Where is the station?")
+    visit.click("#run")
+    visit.wait_for_selector("#comparison table", state="attached")
 
 
 @pytest.mark.filterwarnings("ignore")

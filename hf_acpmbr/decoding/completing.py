@@ -66,8 +66,10 @@ class PMBR(Decoder):
         with problem.timed("completion"):
             gained = [Gain.of(s.utility, g.values).apply(g) for s, g in zip(problem.guides, guides, strict=True)]
             fitted = self.completer.fit(gained, problem.seed)
+        trials = []
         if observed is None:
-            observed = problem.score(problem.target, plan.next(fitted.prior(problem.references.weights, len(problem))))
+            trials.append(plan.next(fitted.prior(problem.references.weights, len(problem))))
+            observed = problem.score(problem.target, trials[0])
         # The first round's for all, so that the plan can compare the posteriors of different rounds.
         gain = Gain.of(problem.target.utility, observed.values)
         while True:
@@ -75,7 +77,9 @@ class PMBR(Decoder):
                 completion = fitted.complete(gain.apply(observed), problem.candidates.features)
                 posterior = completion.posterior(problem.references.weights)
             if not len(pairs := plan.next(posterior)):
-                return self._completed(problem, plan, posterior, Completed(completion, gain), observed, guides)
+                completed = Completed(completion, gain)
+                return self._completed(problem, plan, posterior, completed, observed, guides, tuple(trials))
+            trials.append(pairs)
             observed = observed.merged(problem.score(problem.target, pairs))
 
     def _guide_jobs(self, problem: Problem) -> list[tuple[Scorer, Pairs]]:
@@ -94,6 +98,7 @@ class PMBR(Decoder):
         completed: Completed,
         observed: ObservedScores,
         guides: list[ObservedScores],
+        trials: tuple[Pairs, ...],
     ) -> Decision:
         budgets = (self.budget, *self.budgets_for(len(problem.guides)))
         scorers = (problem.target, *problem.guides)
@@ -109,6 +114,8 @@ class PMBR(Decoder):
             order=plan.ranking(posterior),
             completed=completed,
             rounds=plan.rounds,
+            trials=trials,
+            deviation=None if posterior.deviation is None else posterior.deviation * completed.gain.scale,
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import protocols
 from ..candidates import Candidates, FloatArray, IntArray
-from ..matrix import ObservedScores
+from ..matrix import ObservedScores, Pairs
 from .gain import Gain
 
 
@@ -66,6 +66,9 @@ class Decision:
         nbest_size: how many `nbest()` lists.
         completed: the completion that the decision was made from, where there was one.
         rounds: how many candidates took part in each round, for decoders that go in rounds.
+        trials: the pairs that the target scored in each of them, where the decoder keeps them.
+        deviation: (n,) standard deviations of `expected`, leaving out what moves all candidates alike; None where the
+            decoder does not know them.
         shortlist: the candidates that the target judged, where a guide chose them.
         guide_gains: (n,) what that guide says of every candidate, more is better.
         expected_regret: what the choice is expected to lose against full MBR's, in the target's units; 0 if exact, None
@@ -90,6 +93,8 @@ class Decision:
     nbest_size: int | None = None
     completed: Completed | None = field(default=None, repr=False)
     rounds: tuple[int, ...] = field(default=(), repr=False)
+    trials: tuple[Pairs, ...] = field(default=(), repr=False)
+    deviation: FloatArray | None = field(default=None, repr=False)
     shortlist: IntArray | None = field(default=None, repr=False)
     guide_gains: FloatArray | None = field(default=None, repr=False)
     expected_regret: float | None = None

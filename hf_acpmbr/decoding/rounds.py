@@ -12,6 +12,7 @@ import numpy as np
 from ..budget import Budget
 from ..candidates import FloatArray, IntArray
 from ..checks import number, optional, several
+from ..matrix import ObservedScores, Pairs
 from ..stage import nested, setting
 from ..utilities import Scorer
 from ._additive import Additive, Estimate
@@ -143,7 +144,13 @@ class RoundsMBR(Decoder):
             deciding=problem.target,
             rates=[(s, b.rate(problem.drawn[1])) for s, b in zip(scorers, budgets, strict=True)],
             order=race.ranking(),
+            observed=ObservedScores.unsorted(
+                race.rows, race.columns.order[race.places], gains(problem.target.utility, race.values), problem.shape
+            ),
+            guides=tuple(race.guide_scores),
             rounds=tuple(race.sizes),
+            trials=tuple(race.trials),
+            deviation=race.estimate.deviation,
             expected_regret=race.estimate.regret(race.leader),
         )
 
@@ -160,6 +167,7 @@ class _Race:
         standing = (self.by_text, -_standing(problem), -problem.candidates.counts)
         self.standing = np.lexsort(standing)
         self.favours = np.zeros(self.n)
+        self.guide_scores: list[ObservedScores] = []
         known = [problem.candidates.features]
         guides = []
         for block, mean in self._guided(guide_budgets):
@@ -176,6 +184,7 @@ class _Race:
         self.rows: IntArray = np.empty(0, dtype=np.int64)
         self.places: IntArray = np.empty(0, dtype=np.int64)
         self.sizes: list[int] = []
+        self.trials: list[Pairs] = []
         self.spent = 0
         self.estimate = Estimate(self.favours, np.zeros(self.n), np.zeros((1, 0)), np.empty(0, dtype=np.int64))
 
@@ -200,7 +209,12 @@ class _Race:
         for place, (scorer, budget) in enumerate(zip(self.problem.guides, budgets, strict=True), 1):
             width = budget.pairs(self.problem.shape, self.problem.drawn) // self.n
             if width:
-                block = gains(scorer.utility, self._guide_block(scorer, width, _GUIDES_TIME * place / len(budgets)))
+                block = self._guide_block(scorer, width, _GUIDES_TIME * place / len(budgets))
+                columns = self.columns.order[: block.shape[1]]
+                pairs = np.repeat(np.arange(self.n), columns.size), np.tile(np.sort(columns), self.n)
+                values = block[:, np.argsort(columns)].ravel()
+                self.guide_scores.append(ObservedScores(Pairs(*pairs, self.problem.shape), values))
+                block = gains(scorer.utility, block)
                 self.columns.learn(block, np.arange(self.n), self.n)
                 yield block, block @ self.columns.weights(block.shape[1])
 
@@ -262,13 +276,15 @@ class _Race:
         new_rows = np.repeat(rows, counts)
         new_places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + self.depth[new_rows]
         target = self.problem.target
+        columns = self.columns.order[new_places]
         with self.problem.timed(self.problem.label(target)), self.clock.round(target, len(new_rows)):
-            values = gains(target.utility, target(new_rows, self.columns.order[new_places]))
+            values = gains(target.utility, target(new_rows, columns))
         self.values = np.concatenate([self.values, values])
         self.rows = np.concatenate([self.rows, new_rows])
         self.places = np.concatenate([self.places, new_places])
         self.depth[rows] = np.maximum(self.depth[rows], depth)
         self.sizes.append(len(rows))
+        self.trials.append(Pairs(new_rows, columns, self.problem.shape))
         self.spent += len(new_rows)
         with self.problem.timed("completion"):
             self._profile()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from ..candidates import Candidates, FloatArray
 from ..decoding import Decision
 from ..decoding.completing import PMBR, AgreementPMBR
+from ..decoding.decision import Completed
+from ..decoding.gain import Gain
+from ..decoding.halving import HalvingMBR
+from ..decoding.rounds import RoundsMBR
 from ..recipe import PAPER_SAMPLES, Recipe
-from ..registry import DECODERS
+from ..registry import COMPLETERS, DECODERS
 from ..utilities import MatrixUtility, Utility
-from .recorded import Round, recorded
 
 _NORMAL_95 = 1.96
+METHODS = {"rounds": "Rounds", "acpmbr": "AC-PMBR", "pmbr": "PMBR", "halving": "Halving"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +76,23 @@ class Analysis:
     target: Utility
     guides: tuple[Utility, ...]
     decision: Decision
-    rounds: tuple[Round, ...]
     choices: tuple[Choice, ...]
     sampling_seconds: float
     model_rows: int
     truth: AllScores | None = None
     guide_scores: AllScores | None = None
     decided_again: bool = False
+
+    @cached_property
+    def completed(self) -> FloatArray | None:
+        """(n, n) the target's scores with the unscored ones filled in from the scores of the decision."""
+        decision = self.decision
+        if decision.observed is None or decision.completed_matrix is not None:
+            return decision.completed_matrix
+        guides = [Gain.of(u, g.values).apply(g) for u, g in zip(self.guides, decision.guides, strict=True)]
+        fitted = COMPLETERS.build("transfer" if guides else "als").fit(guides, self.recipe.seed)
+        gain = Gain.of(self.target, decision.observed.values)
+        return Completed(fitted.complete(gain.apply(decision.observed), self.candidates.features), gain).matrix
 
     @property
     def exact(self) -> FloatArray | None:
@@ -100,56 +115,59 @@ class Analysis:
         return [int(rank) for rank in ranks]
 
 
-def scores_per_row(recipe: Recipe) -> float:
-    """The recipe's target budget in scores per candidate of the paper's 1,024."""
+def scores_per_row(recipe: Recipe) -> float | None:
+    """The recipe's target budget in scores per candidate of the paper's 1,024; None where its decoder has no budget."""
     decoder = recipe.decoder
-    return PAPER_SAMPLES / decoder.budget.rate(PAPER_SAMPLES) if isinstance(decoder, PMBR) else float(PAPER_SAMPLES)
+    if not isinstance(decoder, (PMBR, RoundsMBR, HalvingMBR)):
+        return None
+    return PAPER_SAMPLES / decoder.budget.rate(PAPER_SAMPLES)
 
 
 def with_budget(recipe: Recipe, scores: float) -> Recipe:
-    """The recipe with another target budget, the guide's in the same proportion."""
-    changes = {"scores_per_row": scores}
-    if isinstance(recipe.decoder, AgreementPMBR):
-        ratio = PAPER_SAMPLES / recipe.decoder.guide_budgets[0].rate(PAPER_SAMPLES) / scores_per_row(recipe)
+    """The recipe with another target budget, which is spent, and the guide's in the same proportion."""
+    before = scores_per_row(recipe)
+    if before is None:
+        raise ValueError(f"decoder {recipe.decoder.name!r} of this recipe has no budget")
+    changes: dict[str, float | None] = {"scores_per_row": scores}
+    if isinstance(recipe.decoder, RoundsMBR):
+        changes["max_regret"] = None
+    if isinstance(recipe.decoder, (AgreementPMBR, RoundsMBR)):
+        ratio = PAPER_SAMPLES / recipe.decoder.guide_budgets[0].rate(PAPER_SAMPLES) / before
         changes["distilled_scores_per_row"] = ratio * scores
     return recipe.changed(**changes)
-
-
-def decide(
-    recipe: Recipe,
-    candidates: Candidates,
-    target: Utility,
-    guides: Sequence[Utility],
-    source: str,
-    context: Mapping[str, object] | None = None,
-) -> tuple[Decision, tuple[Round, ...]]:
-    """The recipe's decision, and who took part in its rounds."""
-    decoder, log = recorded(recipe.decoder)
-    decision = decoder.decode(
-        candidates, target=target, guides=list(guides), source=source, seed=recipe.seed, context=context
-    )
-    return decision, tuple(log)
 
 
 def decide_again(analysis: Analysis, scores: float) -> Analysis:
     """The same source at another budget, from the scores that are there: no utility is called."""
     if analysis.truth is None or (analysis.guides and analysis.guide_scores is None):
         raise ValueError("another budget needs all scores: run again with 'score all pairs' ticked")
-    texts = analysis.candidates.texts
-    recipe = with_budget(analysis.recipe, scores)
-    guides = [] if analysis.guide_scores is None else [analysis.guide_scores.stored(texts)]
-    decision, rounds = decide(recipe, analysis.candidates, analysis.truth.stored(texts), guides, analysis.source)
-    changed = replace(analysis, decision=decision, rounds=rounds, decided_again=True)
+    decision = _from_all_scores(analysis, with_budget(analysis.recipe, scores))
+    changed = replace(analysis, decision=decision, decided_again=True)
     own = own_choice(changed, None)
     return replace(changed, choices=tuple(own if choice.own else choice for choice in analysis.choices))
+
+
+def _from_all_scores(analysis: Analysis, recipe: Recipe) -> Decision:
+    """What the recipe decides, looking up all scores."""
+    assert analysis.truth is not None
+    texts = analysis.candidates.texts
+    guides = [] if analysis.guide_scores is None else [analysis.guide_scores.stored(texts)]
+    return recipe.decoder.decode(
+        analysis.candidates,
+        target=analysis.truth.stored(texts),
+        guides=guides if recipe.distilled else [],
+        source=analysis.source,
+        seed=recipe.seed,
+        full_matrix=analysis.truth.matrix,
+    )
 
 
 def own_choice(analysis: Analysis, seconds: float | None) -> Choice:
     """The choice of the visitor's recipe."""
     decision = analysis.decision
-    name = "AC-PMBR" if analysis.guides else "PMBR"
+    name = analysis.recipe.decoder.name
     return Choice(
-        f"{name} (this recipe)",
+        f"{METHODS.get(name, name)} (this recipe)",
         decision.text,
         dict(decision.calls),
         seconds,
@@ -161,10 +179,9 @@ def own_choice(analysis: Analysis, seconds: float | None) -> Choice:
 
 def completion_error(analysis: Analysis) -> float | None:
     """Mean squared error of the completed matrix on a 0–100 scale, every pair counted as often as it was drawn."""
-    completed = analysis.decision.completed_matrix
-    if analysis.truth is None or completed is None:
+    if analysis.truth is None or analysis.completed is None:
         return None
-    squared = np.square((completed - analysis.truth.matrix) * (100 / analysis.target.scale))
+    squared = np.square((analysis.completed - analysis.truth.matrix) * (100 / analysis.target.scale))
     weights = analysis.candidates.weights
     return float(weights @ squared @ weights)
 
@@ -178,57 +195,43 @@ def other_choices(analysis: Analysis, beam: str, beam_seconds: float, beam_expec
         choices.append(Choice("Most probable sample", pool.texts[best], {}, None, _true(analysis, best)))
     if analysis.truth is None:
         return choices
-    target = analysis.truth.stored(pool.texts)
-    spent = 2 * scores_per_row(analysis.recipe)
-    plain: dict[str, dict[str, object]] = {"Full MBR": {"name": "mbr"}}
-    if analysis.guides:
-        plain["PMBR, no guide"] = {"name": "pmbr", "budget": {"scores_per_row": spent}}
-    plain["Halving, no guide"] = {"name": "halving", "budget": {"scores_per_row": spent}}
-    for name, settings in plain.items():
-        decision = DECODERS.build(settings).decode(
-            pool, target=target, source=analysis.source, seed=analysis.recipe.seed, full_matrix=analysis.truth.matrix
-        )
-        seconds = analysis.truth.seconds if name == "Full MBR" else None
-        error = None if decision.exact else decision.completion_error
-        choices.append(
-            Choice(name, decision.text, dict(decision.calls), seconds, _true(analysis, decision.index), error)
-        )
-    choices.append(_default_choice(analysis, target))
+    choices.append(_best(analysis, "Full MBR", analysis.truth))
+    for name, method in METHODS.items():
+        if name == analysis.recipe.decoder.name or (name == "acpmbr" and not analysis.guides):
+            continue
+        recipe = _at_equal_cost(analysis, name)
+        decision = _from_all_scores(analysis, recipe)
+        error, worth = None if decision.exact else decision.completion_error, _true(analysis, decision.index)
+        choices.append(Choice(method, decision.text, dict(decision.calls), None, worth, error))
     if analysis.guide_scores is not None:
-        guide = analysis.guide_scores
-        means = guide.matrix @ pool.weights
-        best = int(np.argmax(means if guide.utility.higher_is_better else -means))
-        calls = {guide.utility.name: guide.matrix.size}
-        choices.append(Choice("Guide alone", pool.texts[best], calls, guide.seconds, _true(analysis, best)))
+        choices.append(_best(analysis, "Guide alone", analysis.guide_scores))
     return choices
 
 
-def _default_choice(analysis: Analysis, target: Utility) -> Choice:
-    """What the package's default decoder chooses with the same budgets, from the scores that are there."""
-    ours = analysis.recipe.decoder
-    settings: dict[str, object] = {"name": "rounds"}
-    if isinstance(ours, PMBR):
-        settings["budget"] = ours.budget
-    if isinstance(ours, AgreementPMBR):
-        settings["guide_budgets"] = ours.guide_budgets
-    pool, guide = analysis.candidates, analysis.guide_scores
-    decision = DECODERS.build(settings).decode(
-        pool,
-        target=target,
-        guides=[] if guide is None else [guide.stored(pool.texts)],
-        source=analysis.source,
-        seed=analysis.recipe.seed,
-    )
-    return Choice("Rounds (default)", decision.text, dict(decision.calls), None, _true(analysis, decision.index))
+def _best(analysis: Analysis, method: str, scores: AllScores) -> Choice:
+    """The best by all scores of one utility."""
+    means = scores.matrix @ analysis.candidates.weights
+    best = int(np.argmax(means if scores.utility.higher_is_better else -means))
+    calls = {scores.utility.name: scores.matrix.size}
+    return Choice(method, analysis.candidates.texts[best], calls, scores.seconds, _true(analysis, best))
+
+
+def _at_equal_cost(analysis: Analysis, decoder: str) -> Recipe:
+    """Another decoder with the calls of the decision; one that takes no guide has target calls of the same cost."""
+    recipe, calls, drawn = analysis.recipe, analysis.decision.calls, analysis.candidates.total
+    guided = analysis.guides and "guide_budgets" in DECODERS.get(decoder).field_names()
+    target = calls[analysis.target.name] if guided else analysis.cost(calls) * len(analysis.candidates) ** 2
+    budgets = {"scores_per_row": target / drawn}
+    if guided:
+        budgets["distilled_scores_per_row"] = max(calls[analysis.guides[0].name], 1) / drawn
+    distilled = recipe.distilled if guided else ()
+    return Recipe.named("fast", target=recipe.target, distilled=distilled, decoder=decoder, seed=recipe.seed, **budgets)
 
 
 def intervals(analysis: Analysis) -> FloatArray | None:
-    """(n,) half widths of the 95% intervals of the expected utilities; None where the completion does not know them."""
-    completed = analysis.decision.completed
-    if completed is None:
-        return None
-    deviation = completed.completion.posterior(analysis.candidates.weights).deviation
-    return None if deviation is None else np.asarray(_NORMAL_95 * deviation * completed.gain.scale)
+    """(n,) half widths of the 95% intervals of the expected utilities; None where the decoder does not know them."""
+    deviation = analysis.decision.deviation
+    return None if deviation is None else np.asarray(_NORMAL_95 * deviation)
 
 
 def _true(analysis: Analysis, index: int) -> float | None:

@@ -187,13 +187,21 @@ class Page:
                 if analysis is None:
                     yield [message(f"{line} …"), *unchanged]
                     continue
-                scores = gr.update(value=scores_per_row(analysis.recipe), interactive=analysis.truth is not None)
+                scores = self._slider(analysis)
                 said = message(f"{line}: {analysis.decision.summary()}")
                 yield [said, analysis, gr.update(visible=True), scores, *self._shown(analysis)]
         except Exception as error:
             yield [explain(error), *unchanged]
         finally:
             self.jobs.end(visitor, event)
+
+    def _slider(self, analysis: Analysis) -> object:
+        """The slider at what was spent, up to what scores all pairs."""
+        if scores_per_row(analysis.recipe) is None or analysis.truth is None:
+            return self.gr.update(interactive=False)
+        spent = analysis.decision.calls[analysis.target.name] / analysis.candidates.total
+        most = len(analysis.candidates)
+        return self.gr.update(value=min(max(round(2 * spent) / 2, 0.5), most), maximum=most, interactive=True)
 
     def change_budget(self, analysis: Analysis | None, scores: float) -> Updates:
         """Decide again."""
@@ -286,12 +294,15 @@ def launch(
         server_port=port,
         inbrowser=browser,
         share=False,
-        quiet=not wait,
-        prevent_thread_lock=not wait,
+        quiet=True,
+        prevent_thread_lock=True,
         max_file_size=f"{page.workbench.limits.file_megabytes}mb",
         css=_read("page.css"),
         theme=page.gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
         footer_links=[],
         ssr_mode=False,
     )
+    if wait:
+        print(f"The page is at {blocks.local_url} (Ctrl+C ends it).", flush=True)
+        blocks.block_thread()
     return blocks

@@ -70,7 +70,7 @@ class Form:
     target_language: str = "de"
     target: str = "embedded"
     guide: str = "embedded-d1"
-    recipe: str = "fast"
+    recipe: str = "auto"
     candidates: int = 48
     seed: int = 0
     score_all: bool = True
@@ -98,7 +98,6 @@ class Form:
             distilled=guides,
             seed=self.seed,
             num_candidates=self.candidates,
-            decoder="acpmbr" if guides else "pmbr",  # the page is about the matrix, which these complete
         )
 
 

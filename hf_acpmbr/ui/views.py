@@ -42,6 +42,8 @@ def comparison(analysis: Analysis) -> str:
     note = "Marked: what differs from this recipe's choice; ‸ where words of it are missing."
     if analysis.truth is None:
         note += " Tick “score all pairs” to see full MBR and the true expected utilities."
+    else:
+        note += " Rounds, AC-PMBR, PMBR and halving spend what this recipe did."
     wordy = ("method", "translation", "calls")
     header = "".join(
         f"<th scope='col' class='{'text' if name in wordy else 'number'}'>{name}</th>" for name in _COMPARED
@@ -167,9 +169,8 @@ def _saved(analysis: Analysis) -> str:
     part = analysis.cost(analysis.decision.calls)
     if analysis.decision.exact:
         return "The budget covers all pairs of different candidates: this is full MBR, and nothing was completed."
-    said = (
-        f"<strong>{max(0.0, 1 - part):.0%} saved</strong>: {escape(called(analysis.decision.calls))} calls instead of "
-    )
+    saved = f"{1 - part:.0%} saved" if part < 1 else f"{part:.0%} of full MBR's cost"
+    said = f"<strong>{saved}</strong>: {escape(called(analysis.decision.calls))} calls instead of "
     said += f"{len(analysis.candidates) ** 2:,} {escape(analysis.target.name)}. {escape(analysis.decision.status)}."
     if analysis.decided_again:
         said += " Decided again from the scores that were there: nothing was scored."
@@ -180,7 +181,7 @@ def heat_map(analysis: Analysis) -> dict[str, object]:
     """The matrices as the page's script draws them: candidates in the order of the decision, float32 as base64."""
     decision, order = analysis.decision, analysis.decision.ranking
     true = None if analysis.truth is None else analysis.truth.matrix
-    completed = decision.completed_matrix
+    completed = analysis.completed
     guide = decision.guides[0].dense() if decision.guides else None
     target = None if decision.observed is None else decision.observed.dense()
     known = [matrix for matrix in (true, completed, target) if matrix is not None]

@@ -16,7 +16,6 @@ from ..prompting import encode
 from ..recipe import Recipe
 from ..utilities import Utility, load_utility
 from .analysis import AllScores, Analysis, other_choices, own_choice
-from .recorded import recorded
 from .settings import Form, Limits, Offer
 
 if TYPE_CHECKING:
@@ -106,8 +105,7 @@ class Workbench:
         model, tokenizer, _ = self.model(form.model)
         target = self.utility(form.target)
         guides = tuple(self.utility(spec.name) for spec in recipe.distilled)
-        decoder, log = recorded(recipe.decoder)
-        mbr = ACPMBR(tokenizer, target=target, distilled=list(guides), recipe=replace(recipe, decoder=decoder))
+        mbr = ACPMBR(tokenizer, target=target, distilled=list(guides), recipe=recipe)
         inputs, options = self._inputs(form)
         out = model.generate(
             **inputs, custom_generate=mbr, sources=[form.source], return_dict_in_generate=True, **options
@@ -119,7 +117,6 @@ class Workbench:
             target=target,
             guides=guides,
             decision=out.decisions[0],
-            rounds=tuple(log),
             choices=(),
             sampling_seconds=out.seconds["sampling"],
             model_rows=out.model_rows,

@@ -188,6 +188,23 @@ def test_guides_are_scored_within_their_own_budget():
         RoundsMBR(guide_budgets=(Budget(reduction=2),) * 2).check_utilities(True, 3)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_decision_keeps_what_was_scored_in_which_round(sign):
+    matrix, counts = clusters(3)
+    texts = tuple(map(str, range(len(matrix))))
+    target = MatrixUtility(sign * matrix, texts, higher_is_better=sign > 0)
+    guide = MatrixUtility(sign * matrix**2, texts, name="guide", higher_is_better=sign > 0)
+    decoder = RoundsMBR(Budget(scores_per_row=4), (Budget(scores_per_row=3),))
+    got = decoder.decode(Candidates(texts, counts), None, target, guide)
+    for scores, full in ((got.observed, target.matrix), (got.guides[0], guide.matrix)):
+        assert len(scores) == got.calls["matrix" if full is target.matrix else "guide"]
+        np.testing.assert_allclose(scores.values, full[scores.rows, scores.columns])
+    assert len(got.trials) == len(got.rounds) > 1
+    assert sorted(flat for trial in got.trials for flat in trial.flat) == got.observed.pairs.flat.tolist()
+    assert got.deviation.shape == (60,)
+    assert (got.deviation[got.trials[-1].rows] < got.deviation.max()).all()
+
+
 def test_the_summary_says_what_full_mbr_would_have_cost():
     matrix, counts = clusters(4)
     assert "full MBR has 3,600" in decode(matrix, counts, 1).summary()
