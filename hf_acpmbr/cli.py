@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -62,18 +63,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == chosen:
             module = importlib.import_module(f"hf_acpmbr.commands.{name}")
             module.add_arguments(command)
+            command.add_argument("--debug", action="store_true", help="show where an error comes from (the traceback)")
     options, unknown = parser.parse_known_args(given)
     if unknown:
         commands.choices[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     with _one_line_warnings(options.command):
-        return _exit_code(options.command, lambda: int(module.run(options)))
+        return exit_code(f"acpmbr {options.command}", lambda: int(module.run(options)), debug=options.debug)
 
 
-def _exit_code(command: str, run: Callable[[], int]) -> int:
-    """Run it; mistakes of the user and interruptions are one line on standard error."""
+def exit_code(program: str, run: Callable[[], int], *, debug: bool) -> int:
+    """Run it; errors and interruptions are one line on standard error, with the traceback before it if asked."""
 
     def say(message: object) -> None:
-        print(f"acpmbr {command}: {' '.join(str(message).split())}", file=sys.stderr)
+        print(f"{program}: {' '.join(str(message).split())}", file=sys.stderr)
 
     try:
         with _sigterm_as_exception():
@@ -81,9 +83,14 @@ def _exit_code(command: str, run: Callable[[], int]) -> int:
     except BrokenPipeError:  # whoever read the output has enough, as in `acpmbr ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at the end
         return 1
-    except (ValueError, OSError, ImportError) as error:
-        say(str(error) or type(error).__name__)
-        return 2
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        if isinstance(error, (ValueError, OSError, ImportError)):
+            say(str(error) or type(error).__name__)
+            return 2
+        say(f"{type(error).__name__}: {error} (--debug shows where)")
+        return 1
     except KeyboardInterrupt as error:
         say(f"interrupted{f'; {error}' if str(error) else ''}")
         return 143 if isinstance(error, Terminated) else 130
@@ -95,7 +102,8 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _sigterm_as_exception() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+    # Only the main thread may set handlers, and one that waits for siblings in a barrier would not come to run them.
+    if threading.current_thread() is not threading.main_thread() or "LOCAL_RANK" in os.environ:
         yield
         return
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from .prompting import language_token
 from .stage import suggest
+from .utilities.checkpoints import revision_of
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 EMBEDDED_LANGUAGES = ("en", "de")
 _SHOWN = 8
+_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja", "*.py")  # that change what a model draws
 # Codes as NLLB and mBART spell them among their special tokens: deu_Latn, de_DE.
 _LANGUAGE = re.compile(r"[a-z]{2,3}([_-][A-Za-z]{2,4})+")
 
@@ -56,7 +61,7 @@ def load_model(
     if name == EMBEDDED:
         if revision is not None:
             raise ValueError(f"the embedded translator has no revisions: leave out revision={revision!r}")
-        source_language, target_language = _embedded_languages(source_language, target_language)
+        source_language, target_language = embedded_languages(source_language, target_language)
         network, tokenizer = _embedded(dtype)
     else:
         network, tokenizer = _pretrained(name, dtype, {"trust_remote_code": trust_remote_code, "revision": revision})
@@ -68,6 +73,24 @@ def load_model(
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"the model cannot be moved to device {device!r}: {_one_line(error)}") from error
     return LoadedModel(model, tokenizer, set_languages(tokenizer, source_language, target_language))
+
+
+def load_tokenizer(name_or_path: str) -> Tokenizer:
+    """The tokenizer of a model, without its weights."""
+    from transformers import AutoTokenizer
+
+    with _explained(name_or_path):
+        return cast("Tokenizer", AutoTokenizer.from_pretrained(_folder(name_or_path)))
+
+
+def model_revision(name_or_path: str) -> str:
+    """What tells a model from another one under the same name: the Hub's commit, or a digest of a folder's content."""
+    from transformers import AutoConfig
+
+    with _explained(name_or_path):
+        folder = _folder(name_or_path)
+        commit = getattr(AutoConfig.from_pretrained(folder), "_commit_hash", None)
+    return str(commit) if commit else revision_of(Path(folder), _FILES)
 
 
 def set_languages(tokenizer: Tokenizer, source: str | None = None, target: str | None = None) -> dict[str, int]:
@@ -106,7 +129,7 @@ def _few(language: str, known: list[str]) -> str:
     return f"it knows {', '.join(alike)} and {len(known) - _SHOWN} more"
 
 
-def _embedded_languages(source: str | None, target: str | None) -> tuple[str, str]:
+def embedded_languages(source: str | None, target: str | None) -> tuple[str, str]:
     """Both languages of the embedded translator, where one or none is given."""
     other = dict(zip(EMBEDDED_LANGUAGES, reversed(EMBEDDED_LANGUAGES), strict=True))
     source = source or other.get(target or "de", "en")
@@ -127,11 +150,25 @@ def _embedded(dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
 def _pretrained(name: str, dtype: str, options: dict[str, object]) -> tuple[torch.nn.Module, Tokenizer]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    try:
+    with _explained(name):
         config = AutoConfig.from_pretrained(name, **options)
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         return family.from_pretrained(name, dtype=dtype, **options), tokenizer
+
+
+def _folder(name: str) -> str:
+    if name != EMBEDDED:
+        return name
+    from .embedded import TRANSLATOR
+
+    return str(TRANSLATOR)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError) as error:
         raise ValueError(
             f"model {name!r} cannot be loaded: give a hub id, a folder written by save_pretrained, or {EMBEDDED!r} "

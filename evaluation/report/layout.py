@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from dataclasses import dataclass
 
 
@@ -63,16 +64,22 @@ class Layout:
 
     def markdown(self) -> str:
         def line(cells: list[str]) -> str:
-            return "| " + " | ".join(cells) + " |"
+            return "| " + " | ".join(map(_markdown, cells)) + " |"
 
         rows = [[f"**{c.text}**" if c.bold and c.text else c.text for c in row] for row in self.rows if row is not None]
         marks = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
-        lines = [f"### {self.title}", "", line(list(self.header)), line(marks), *map(line, rows)]
-        return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes)]).rstrip() + "\n"
+        lines = [
+            f"### {_markdown(self.title)}",
+            "",
+            line(list(self.header)),
+            line(marks),
+            *map(line, rows),
+        ]
+        return "\n".join([*lines, "", *(f"{_markdown(note)}\n" for note in self.notes)]).rstrip() + "\n"
 
     def latex(self) -> str:
         form = "l" * self.numbers + "r" * (len(self.header) - self.numbers)
-        lines = [f"% {self.title}", rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
+        lines = [f"% {_one_line(self.title)}", rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
         lines.append(" & ".join(map(_tex, self.header)) + r" \\ \midrule")
         for row in self.rows:
             if row is None:
@@ -80,14 +87,14 @@ class Layout:
             else:
                 cells = [rf"\textbf{{{_tex(c.text)}}}" if c.bold else _tex(c.text) for c in row]
                 lines.append(" & ".join(cells) + r" \\")
-        notes = [f"% {note}" for note in self.notes]
+        notes = [f"% {_one_line(note)}" for note in self.notes]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
 
     def csv(self) -> str:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.header)
-        writer.writerows([cell.text for cell in row] for row in self.rows if row is not None)
+        writer.writerow(map(_no_formula, self.header))
+        writer.writerows([_no_formula(cell.text) for cell in row] for row in self.rows if row is not None)
         return out.getvalue()
 
     def html(self) -> str:
@@ -110,6 +117,12 @@ class Layout:
 
 
 _TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
     "&": r"\&",
     "%": r"\%",
     "_": r"\_",
@@ -123,4 +136,18 @@ _TEX = {
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in text)
+    return "".join(_TEX.get(character, character) for character in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    """A name cannot end the comment or the row that it stands in."""
+    return " ".join(text.split())
+
+
+def _markdown(text: str) -> str:
+    return _one_line(html.escape(text, quote=False)).replace("|", r"\|")
+
+
+def _no_formula(text: str) -> str:
+    """Spreadsheets run cells that begin like a formula; numbers are none."""
+    return f"'{text}" if re.match(r"[=+@\t\r]|-(?![\d.])", text) else text

@@ -15,6 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from tqdm import tqdm
 
+from hf_acpmbr.launched import watch_launch
+
 T = TypeVar("T")
 HOW_TO_LAUNCH = (
     "two processes on a CPU: `accelerate launch --multi_gpu --num_processes 2 evaluation/run_wmt.py …`, or "
@@ -33,21 +35,24 @@ class Workers:
     accelerator: Accelerator
 
     @classmethod
-    def start(cls, threads: int, expected: int | None = None) -> Workers:
+    def start(cls, expected: int | None = None) -> Workers:
         """Join the processes that the launcher started.
 
         Args:
-            threads: of torch in each process, on a CPU.
             expected: how many processes there must be; None takes what the launcher says.
         """
+        watch_launch()
         on_cpu = not torch.cuda.is_available() and not torch.backends.mps.is_available()
         # The quickest process may wait for hours for the slowest; the default patience is minutes.
         patience = InitProcessGroupKwargs(timeout=timedelta(days=30))
         workers = cls(Accelerator(cpu=on_cpu or None, kwargs_handlers=[patience]))
         refuse_lonely_run(workers.count, expected, os.environ)
-        if workers.device == "cpu":
-            torch.set_num_threads(threads)
         return workers
+
+    def set_threads(self, threads: int) -> None:
+        """Of torch in each process, on a CPU."""
+        if self.device == "cpu":
+            torch.set_num_threads(threads)
 
     @property
     def count(self) -> int:
@@ -76,11 +81,38 @@ class Workers:
         broadcast_object_list(holder)
         return holder[0]
 
+    def on_main_first(self, check: Callable[[], T]) -> T:
+        """What a check gives; where it fails on the main process, that one says why and all end."""
+        made: list[T] = []
+        problem: list[Exception] = []
+        if self.is_main:
+            try:
+                made.append(check())
+            except Exception as error:
+                problem.append(error)
+        if not self.from_main(lambda: not problem):
+            if problem:
+                raise problem[0]
+            raise SystemExit(2)
+        return made[0] if self.is_main else check()
+
+    def refuse_differences(self, value: object) -> None:
+        """An error where processes, perhaps on several machines, do not have the same models, metrics or code."""
+        if self.from_main(lambda: value) != value:
+            raise ValueError(
+                f"process {self.rank} has another model, metric or version of the package than process 0: give all "
+                "machines the same"
+            )
+
     def share(self, items: Sequence[int]) -> list[int]:
         """This process's part; neighbours go to different processes, since long sentences often stand together."""
         return list(items[self.rank :: self.count])
 
     def end(self) -> None:
+        """Everybody is through."""
+        self.wait()
+        if (watch := watch_launch()) is not None:
+            watch.leave()
         self.accelerator.end_training()
 
 
@@ -88,16 +120,16 @@ def refuse_lonely_run(processes: int, expected: int | None, environment: Mapping
     """Some launch commands ask for several processes and silently start one; that is an error, not a slow run."""
     world = int(environment.get("WORLD_SIZE", 0) or 0)
     if expected is not None and expected != processes:
-        raise RuntimeError(f"--processes {expected} were expected, but {processes} runs; {HOW_TO_LAUNCH}")
+        raise ValueError(f"--processes {expected} were expected, but {processes} runs; {HOW_TO_LAUNCH}")
     if world > 1 and processes != world:
-        raise RuntimeError(
+        raise ValueError(
             f"the launcher started {world} processes, but each believes that it is alone (without a GPU set "
             f"ACCELERATE_USE_CPU=true); {HOW_TO_LAUNCH}"
         )
     # accelerate's simple launcher sets an address for processes to meet at, and then starts only one.
     launched = "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_ADDR" in environment
     if launched and "WORLD_SIZE" not in environment and processes == 1:
-        raise RuntimeError(
+        raise ValueError(
             "accelerate was asked for several processes or machines and started only one: with --cpu it ignores "
             f"--num_processes; {HOW_TO_LAUNCH}"
         )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluation.wmt.phases.base import Corpus, Phase
+from evaluation.wmt.phases.base import Phase
 from evaluation.wmt.phases.decisions import DecisionsPhase
 from evaluation.wmt.phases.metrics import MetricPhase
 from evaluation.wmt.phases.utility import UtilityPhase
@@ -16,8 +16,10 @@ from hf_acpmbr import __version__
 from hf_acpmbr.files import write_atomically
 
 
-def merge(settings: EvaluationSettings, corpus: Corpus, phases: Sequence[Phase[object]], folder: Path) -> None:
+def merge(settings: EvaluationSettings, phases: Sequence[Phase[object]], folder: Path) -> None:
     """Results sorted by sentence and row, what failed, and what the run was: sentences, settings, utilities."""
+    corpus, about = phases[0].corpus, folder / f"run.{phases[0].corpus.pair}.json"
+    about.unlink(missing_ok=True)  # written last again: it says that the other files are of one run
     decisions = next(phase for phase in phases if isinstance(phase, DecisionsPhase))
     metrics = [phase for phase in phases if isinstance(phase, MetricPhase)]
     records = []
@@ -38,6 +40,7 @@ def merge(settings: EvaluationSettings, corpus: Corpus, phases: Sequence[Phase[o
         "pair": corpus.pair,
         "sentences": [[source.id, source.text, source.reference] for source in corpus.sources],
         "utilities": {p.utility_name: dict(p.known()) for p in phases if isinstance(p, UtilityPhase)},
+        "model": phases[0].made_with["content of the model"],
         "version": __version__,
     }
-    write_atomically(folder / f"run.{corpus.pair}.json", json.dumps(run, ensure_ascii=False, indent=1) + "\n")
+    write_atomically(about, json.dumps(run, ensure_ascii=False, indent=1) + "\n")

@@ -25,8 +25,8 @@ from evaluation.wmt.phases.decisions import DecisionsPhase
 from evaluation.wmt.phases.matrices import MatrixPhase
 from evaluation.wmt.phases.metrics import MetricPhase
 from evaluation.wmt.phases.reference import ReferencePhase
-from evaluation.wmt.phases.utility import open_utility
 from evaluation.wmt.settings import EvaluationSettings, load_settings
+from hf_acpmbr.cli import Parser, exit_code
 
 DEFAULT_OUTPUT = "runs"
 CHANGES = (
@@ -46,32 +46,47 @@ def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[P
     return [drawn, *matrices, reference, decisions, *metrics]
 
 
-def check_utilities(settings: EvaluationSettings) -> None:
-    """Have every checkpoint in the cache before any work: the metrics come last, and some of them are gated."""
-    for name in dict.fromkeys((settings.target, *settings.distilled, *settings.metrics)):
-        if name not in CORPUS_METRICS:
+def prepare(settings: EvaluationSettings, options: argparse.Namespace, folder: Path) -> list[list[Phase[object]]]:
+    """The phases of every language pair, with what they are made from as it is now."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output {folder} is a file: give a folder")
+    steps = []
+    for pair in settings.data.pairs:
+        rows = load_sentences(settings.data, pair, options.data_folder)
+        corpus = Corpus(pair, list(zip(*(rows[column] for column in COLUMNS), strict=True)), settings.shard_size)
+        steps.append(phases(settings, corpus, folder))
+    return steps
+
+
+def check(steps: Sequence[Sequence[Phase[object]]], options: argparse.Namespace) -> None:
+    """Everything that can fail is looked at before the first phase: the metrics come last, and some are gated."""
+    for pair in steps:
+        for phase in pair:
             try:
-                _ = open_utility(settings, name, "cpu").signature  # names all of its files, and loads none
+                phase.check()
+                phase.identify()  # names all files, and loads none
             except OSError as error:
-                raise FileNotFoundError(f"the files of {name} cannot be had: {error}") from error
+                raise FileNotFoundError(f"{phase.name}: its files cannot be had: {error}") from error
+        for phase in pair:
+            phase.refuse_other_results(options.overwrite)
 
 
 def run(settings: EvaluationSettings, options: argparse.Namespace, folder: Path, workers: Workers) -> None:
     """All language pairs; the main process then merges the shards."""
-    check_utilities(settings)
-    for pair in settings.data.pairs:
-        rows = load_sentences(settings.data, pair, options.data_folder)
-        corpus = Corpus(pair, list(zip(*(rows[column] for column in COLUMNS), strict=True)), settings.shard_size)
-        steps = phases(settings, corpus, folder)
-        for phase in steps:
-            run_phase(phase, workers, options.overwrite, options.retry_failed)
+    steps = workers.on_main_first(lambda: prepare(settings, options, folder))
+    workers.on_main_first(lambda: check(steps, options))
+    made_with = [[phase.identify() for phase in pair] for pair in steps]
+    workers.refuse_differences(made_with)
+    for pair in steps:
+        for phase in pair:
+            run_phase(phase, workers, options.retry_failed)
         if workers.is_main:
-            merge(settings, corpus, steps, folder)
+            merge(settings, pair, folder)
         workers.wait()
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="run_wmt", description=__doc__)
     parser.add_argument("--config", required=True, help="YAML file, or the name of one in evaluation/configs")
     parser.add_argument("--output", type=Path, help=f"folder for everything (default {DEFAULT_OUTPUT}/<config's name>)")
     parser.add_argument("--data-folder", type=Path, help=DATA_HELP)
@@ -97,20 +112,25 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, help="refuse to run with another number of processes")
     parser.add_argument("--overwrite", action="store_true", help="replace results made with other settings")
     parser.add_argument("--retry-failed", action="store_true", help="try again the sources that failed")
+    parser.add_argument("--debug", action="store_true", help="show where an error comes from (the traceback)")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    settings = load_settings(options.config, {key: getattr(options, key) for key in CHANGES})
+    return exit_code("run_wmt", lambda: _run(options), debug=options.debug)
+
+
+def _run(options: argparse.Namespace) -> int:
+    workers = Workers.start(options.processes)
+    changes = {key: getattr(options, key) for key in CHANGES}
+    settings = workers.on_main_first(lambda: load_settings(options.config, changes))
     folder = options.output or Path(DEFAULT_OUTPUT) / settings.name
-    workers = Workers.start(settings.threads, options.processes)
-    try:
-        run(settings, options, folder, workers)
-        if workers.is_main:
-            report_to_terminal(folder)
-    finally:
-        workers.end()
+    workers.set_threads(settings.threads)
+    run(settings, options, folder, workers)
+    if workers.is_main:
+        report_to_terminal(folder)
+    workers.end()
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, TypeVar
@@ -62,6 +63,24 @@ def text(name: str, value: object) -> str:
 
 def texts(name: str, value: object) -> tuple[str, ...]:
     return several(text, least=0)(name, [value] if isinstance(value, str) else value)
+
+
+def file_name(name: str, value: object) -> str:
+    """A text that names a file or folder beside others, and cannot lead elsewhere."""
+    given = text(name, value)
+    if not re.fullmatch(r"[^./\\\0][^/\\\0]*", given):
+        raise ValueError(f"{name} becomes the name of a folder, so it has no slash and no dot in front: got {given!r}")
+    return given
+
+
+def language_pairs(name: str, value: object) -> tuple[str, ...]:
+    pairs = texts(name, value)
+    for pair in pairs:
+        if not re.fullmatch(r"\w+-\w+", pair):
+            raise ValueError(f"{name}: a language pair is written like en-de, got {pair!r}")
+    if not pairs or len(set(pairs)) < len(pairs):
+        raise ValueError(f"{name} must name at least one language pair, each once: got {', '.join(pairs) or 'none'}")
+    return pairs
 
 
 def mapping(check: Check[T]) -> Check[dict[str, T]]:

@@ -16,14 +16,15 @@ from evaluation.wmt.section import (
     Section,
     anything,
     elsewhere,
+    file_name,
     generation,
     keywords,
     known,
+    language_pairs,
     mapping,
     required,
     sampling,
     text,
-    texts,
     utilities,
     utility,
 )
@@ -47,7 +48,7 @@ class DataSettings(Section):
     """
 
     name: str = required(known(lambda: [BUILTIN, "tatoeba", *sacrebleu.DATASETS], elsewhere))
-    pairs: tuple[str, ...] = required(texts)
+    pairs: tuple[str, ...] = required(language_pairs)
     longest: int | None = setting(None, optional(integer(1)))
     limit: int | None = setting(None, optional(integer(1)))
 
@@ -132,7 +133,7 @@ class EvaluationSettings(Section):
         seed: of the draws and of the observed pairs.
     """
 
-    name: str = required(text)
+    name: str = required(file_name)
     data: DataSettings = required(DataSettings.check)  # noqa: RUF009
     model: ModelSettings = required(ModelSettings.check)  # noqa: RUF009
     target: str = required(utility)

@@ -28,14 +28,14 @@ class Note:
 
     Args:
         sha256: of the parquet file.
-        settings: digest of the settings it was made with.
+        settings: digests of what it was made with: settings, the content of models and metrics, code.
         inputs: digest of what it was made from.
         failed: message for each source (by index) that could not be done; they are not in the file.
         meta: what the next phases need to know.
     """
 
     sha256: str
-    settings: str
+    settings: Mapping[str, str]
     inputs: str
     failed: Mapping[str, str] = field(default_factory=dict)
     meta: Record = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Store:
         rows: Sequence[Record],
         schema: pa.Schema,
         *,
-        settings: str,
+        settings: Mapping[str, str],
         inputs: str,
         failed: Mapping[int, str],
         meta: Record,
@@ -75,9 +75,10 @@ class Store:
     def note(self, shard: int) -> Note | None:
         """The note of a shard; None where it is absent or unreadable."""
         try:
-            return Note(**json.loads(self.note_path(shard).read_text(encoding="utf-8")))
+            note = Note(**json.loads(self.note_path(shard).read_text(encoding="utf-8")))
         except (FileNotFoundError, ValueError, TypeError):
             return None
+        return note if isinstance(note.settings, dict) and isinstance(note.failed, dict) else None
 
     def sound(self, shard: int) -> Note | None:
         """The note of a shard whose bytes match it; None otherwise."""

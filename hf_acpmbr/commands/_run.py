@@ -23,7 +23,8 @@ Item = TypeVar("Item")
 # what is in the recipe.
 _BY_CONTENT = ("input", "sources", "model", "revision", "recipe", "decoder", "set", "seed", "target", "distilled")
 _IN_THE_RECIPE = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows", "target_option")
-_PASSING = ("command", "resume", "quiet", "device", "output", "trust_remote_code", *_BY_CONTENT, *_IN_THE_RECIPE)
+_HOW = ("command", "debug", "resume", "quiet", "device", "output", "trust_remote_code")
+_PASSING = (*_HOW, *_BY_CONTENT, *_IN_THE_RECIPE)
 OUTPUT_FIELDS = ("text", "expected", "nbest", "unique", "drawn", "calls", "status", "signature")
 
 

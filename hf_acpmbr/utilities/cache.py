@@ -15,7 +15,6 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -143,15 +142,6 @@ class ScoreCache:
             encoded = text.encode("utf-8", "surrogatepass")
             self._text_digests[text] = hashlib.blake2b(encoded, digest_size=16).digest()
         return self._text_digests[text]
-
-
-@cache
-def code_version() -> str:
-    """A digest of the code of all metrics of this package: scores of other code are other scores."""
-    content = hashlib.blake2b(digest_size=6)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        content.update(path.read_bytes())
-    return content.hexdigest()
 
 
 def _checksum(key: bytes, value: float) -> int:

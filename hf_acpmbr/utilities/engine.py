@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..version import code_version
 from .base import AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
-from .cache import ScoreCache, code_version
+from .cache import ScoreCache
 from .identity import digest
 
 _NO_INTS: IntArray = np.zeros(0, dtype=np.int64)
@@ -131,7 +132,7 @@ class Scorer:
         return f"utility {self.utility.name!r} cannot {what}: its {flag} is False, or its kernel lacks the methods"
 
     def _cache_signature(self) -> str:
-        own = f"{self.utility.signature}|class:{digest(type(self.utility))}|code:{code_version()}"
+        own = f"{self.utility.signature}|class:{digest(type(self.utility))}|code:{code_version('utilities')}"
         if not self.utility.needs_all_references:
             return own
         counted = sorted(zip(self.texts, self._reference_counts.tolist(), strict=True))

@@ -22,6 +22,7 @@ from evaluation.report.results import open_results
 from evaluation.report.significance import compare
 from evaluation.report.table import build_table, significance_table
 from evaluation.report.tune import tune
+from evaluation.wmt.launch import Workers
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.matrices import MatrixPhase
 from tests.evaluation.conftest import small_settings
@@ -95,6 +96,16 @@ def run_again(config: Path, folder: Path, *arguments: str) -> None:
     assert run_wmt.main(["--config", str(config), "--output", str(folder), *arguments]) == 0
 
 
+def fails(capsys: pytest.CaptureFixture[str], config: Path, folder: Path, *arguments: str, code: int = 2) -> str:
+    """The one line that a run ends with."""
+    capsys.readouterr()
+    assert run_wmt.main(["--config", str(config), "--output", str(folder), *arguments]) == code
+    lines = [line for line in capsys.readouterr().err.splitlines() if line and "sources/s]" not in line]  # the bars
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("run_wmt: ")
+    return lines[0]
+
+
 def test_two_gloo_processes_give_the_same_files_as_one(finished, tmp_path):
     config, expected = finished
     output = finish(two_processes("--config", str(config), "--output", str(tmp_path / "two")))
@@ -143,19 +154,129 @@ def test_a_finished_run_loads_no_model(copy, monkeypatch):
     run_again(*copy)
 
 
-def test_more_sentences_extend_a_run_and_other_settings_do_not_replace_it(finished, tmp_path):
+def test_more_sentences_extend_a_run_and_other_settings_do_not_replace_it(finished, tmp_path, capsys):
     config, expected = finished
     folder = tmp_path / "grown"
     run_again(config, folder, "--limit", "3")
     first = (folder / "shards" / "en-de" / "candidates" / "00000.parquet").stat().st_mtime_ns
-    with pytest.raises(ValueError, match="made with other settings: choose another --output"):
-        run_wmt.main(["--config", str(config), "--output", str(folder), "--num-candidates", "8"])
+    refused = fails(capsys, config, folder, "--num-candidates", "8")
+    assert "candidates holds results made with another sampling: choose another --output" in refused
     run_again(config, folder)
     assert (folder / "shards" / "en-de" / "candidates" / "00000.parquet").stat().st_mtime_ns == first
     grown, whole = results_of(folder), results_of(expected)
     assert {name: data for name, data in grown.items() if "run." not in name} == {
         name: data for name, data in whole.items() if "run." not in name
     }
+
+
+def touch_weights(folder: Path) -> None:
+    """Another model under the same name: one byte in the middle of the weights."""
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+
+
+def test_a_replaced_model_or_metric_under_its_path_is_refused_and_never_mixed(
+    copy, finished, translator, metric, capsys
+):
+    config, folder = copy
+    for path, key in ((translator, "content of the model"), (metric, f"content of {metric}")):
+        saved = (path / "model.safetensors").read_bytes()
+        try:
+            touch_weights(path)
+            assert f"holds results made with another {key}: choose another --output" in fails(capsys, config, folder)
+        finally:
+            (path / "model.safetensors").write_bytes(saved)
+    run_again(config, folder)
+    assert results_of(folder) == results_of(finished[1])
+
+
+def test_a_model_replaced_while_the_run_goes_is_refused(finished, translator, tmp_path, monkeypatch, capsys):
+    saved, original = (translator / "model.safetensors").read_bytes(), CandidatesPhase.start
+
+    def replaced_before_loading(self, device):
+        touch_weights(translator)
+        original(self, device)
+
+    monkeypatch.setattr(CandidatesPhase, "start", replaced_before_loading)
+    try:
+        said = fails(capsys, finished[0], tmp_path / "run")
+    finally:
+        (translator / "model.safetensors").write_bytes(saved)
+    assert "candidates: the content of the model was replaced while the run was going: start it again" in said
+    assert not list((tmp_path / "run").rglob("*.parquet"))
+
+
+def test_decisions_of_another_version_of_the_code_are_made_anew(copy, finished, monkeypatch):
+    config, folder = copy
+    shard = folder / "shards" / "en-de" / "decisions" / "00001.parquet"
+    drawn = folder / "shards" / "en-de" / "candidates" / "00001.parquet"
+    before = shard.stat().st_mtime_ns, drawn.stat().st_mtime_ns
+    monkeypatch.setattr("evaluation.wmt.phases.decisions.code_version", lambda *parts: "newer")
+    run_again(config, folder)
+    assert shard.stat().st_mtime_ns > before[0]
+    assert drawn.stat().st_mtime_ns == before[1]
+    changed = {name for name, data in results_of(folder).items() if data != results_of(finished[1])[name]}
+    assert changed == {f"shards/en-de/decisions/0000{k}.json" for k in range(3)}, "their notes name the code"
+
+
+def test_candidates_of_another_version_of_the_sampling_code_are_refused(copy, monkeypatch, capsys):
+    monkeypatch.setattr("evaluation.wmt.phases.candidates.code_version", lambda *parts: "newer")
+    assert "candidates holds results made with another version of the sampling code" in fails(capsys, *copy)
+
+
+MISTAKES = {
+    "no such configuration": (["--config", "tniy"], "there is no configuration tniy"),
+    "metric": (["--metrics", "chrf", "no/such-metric"], "unknown utility 'no/such-metric'"),
+    "folder without a metric": (["--metrics", "chrf", "{translator}"], "is a 'm2m_100' checkpoint"),
+    "target that rates": (["--target", "cometkiwi"], "cometkiwi"),
+    "distilled": (["--distilled", "blue"], "distilled[0] 'blue' is unknown: did you mean 'bleu'"),
+    "pair": (["--pairs", "en-de", "ende"], "data.pairs: a language pair is written like en-de, got 'ende'"),
+    "language of the second pair": (
+        ["--model", "embedded", "--pairs", "en-de", "en-fr", "--data", "{data}"],
+        "got en→fr",
+    ),
+    "data of the second pair": (["--pairs", "en-de", "en-fr"], "needs source and reference, or en and fr"),
+    "data": (["--data", "/no/such.jsonl"], "/no/such.jsonl"),
+    "model": (["--model", "/no/such/model"], "model '/no/such/model' cannot be loaded"),
+    "candidates": (["--num-candidates", "0"], "sampling.num_candidates must be at least 1, got 0"),
+    "limit": (["--limit", "0"], "data.limit must be at least 1, got 0"),
+    "number of processes": (["--processes", "2"], "--processes 2 were expected, but 1 runs"),
+    "output": (["--output", "{config}"], "is a file: give a folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_one_line_before_the_first_phase(
+    finished, translator, tmp_path, monkeypatch, capsys, arguments, message
+):
+    monkeypatch.setattr("evaluation.wmt.run.run_phase", lambda *_: pytest.fail("a phase was started"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"source": "a dog", "reference": "ein Hund"}\n', encoding="utf-8")
+    filled = [argument.format(translator=translator, config=finished[0], data=data) for argument in arguments]
+    assert message in fails(capsys, finished[0], tmp_path / "run", *filled)
+    assert not (tmp_path / "run").exists()
+
+
+def test_debug_shows_the_traceback_of_an_error(finished, tmp_path, capsys):
+    arguments = ["--config", str(finished[0]), "--output", str(tmp_path / "run"), "--limit", "0"]
+    assert run_wmt.main([*arguments, "--debug"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_processes_with_different_contents_are_refused(monkeypatch):
+    class Fake:
+        is_main_process, process_index = False, 1
+
+    def from_process_0(holder):
+        holder[0] = [[{"content of the model": "a"}]]
+
+    monkeypatch.setattr("evaluation.wmt.launch.broadcast_object_list", from_process_0)
+    Workers(Fake()).refuse_differences([[{"content of the model": "a"}]])
+    with pytest.raises(ValueError, match="process 1 has another model, metric or version of the package than process"):
+        Workers(Fake()).refuse_differences([[{"content of the model": "b"}]])
 
 
 def test_a_failed_source_is_reported_and_loses_no_other(finished, tmp_path, monkeypatch, capsys):
@@ -181,13 +302,13 @@ def test_a_failed_source_is_reported_and_loses_no_other(finished, tmp_path, monk
     assert results_of(tmp_path / "run") == results_of(expected)
 
 
-def test_a_run_where_everything_fails_says_why(finished, tmp_path, monkeypatch):
+def test_a_run_where_everything_fails_says_why(finished, tmp_path, monkeypatch, capsys):
     def failing(self, source, given):
         raise ValueError("no such language")
 
     monkeypatch.setattr(CandidatesPhase, "source_rows", failing)
-    with pytest.raises(RuntimeError, match="every source failed; the first: candidates: ValueError: no such language"):
-        run_wmt.main(["--config", str(finished[0]), "--output", str(tmp_path / "run")])
+    said = fails(capsys, finished[0], tmp_path / "run", code=1)
+    assert "every source failed; the first: candidates: ValueError: no such language" in said
 
 
 def test_without_full_matrices_the_choices_are_the_same_at_fewer_calls(finished, tmp_path):

@@ -65,6 +65,11 @@ def changed(key: str, value: object) -> dict:
         ("budgets.high.acpmbr", {"agreement": 1}, r"budgets\.high: agreement is not a setting of completer 'transfer'"),
         ("budgets.high.guides", {"blue": {}}, r"budgets\.high\.guides: 'blue' is unknown: did you mean 'bleu'"),
         ("figures.base", "low", r"figures\.base: 'low' is unknown: choose one of high"),
+        ("name", "../elsewhere", r"name becomes the name of a folder, .* got '\.\./elsewhere'"),
+        ("name", "..", r"name becomes the name of a folder"),
+        ("data.pairs", ["../../a-b"], r"data\.pairs: a language pair is written like en-de, got '\.\./\.\./a-b'"),
+        ("data.pairs", ["en-de", "en-de"], r"data\.pairs must name at least one language pair, each once"),
+        ("data.pairs", [], r"data\.pairs must name at least one language pair"),
         ("distilled", ["chrf"], r"distilled must name other utilities than target"),
     ],
 )

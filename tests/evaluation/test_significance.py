@@ -56,9 +56,20 @@ def test_corpus_metrics_are_sacrebleu_s():
 def test_every_form_of_a_table():
     layout = Layout("T", ("m", "d", "x ↓"), ((Cell("a_b"), Cell("<i>"), Cell("1", bold=True)), None), ("note",))
     assert "1*" in layout.text()
-    assert "| a_b | <i> | **1** |" in layout.markdown()
+    assert "| a_b | &lt;i&gt; | **1** |" in layout.markdown()
     assert r"a\_b & <i> & \textbf{1} \\" in layout.latex()
     assert layout.csv() == "m,d,x ↓\na_b,<i>,1\n"
     assert "<td>&lt;i&gt;</td><td class=n><b>1</b></td>" in layout.html()
     with pytest.raises(ValueError, match="got 'pdf'"):
         layout.render("pdf")
+
+
+def test_names_cannot_leave_their_place_in_a_table():
+    name = "=1+1|x\n\\input{a}$~^<b>"
+    layout = Layout(name, ("m",), ((Cell(name),), (Cell("-0.5"),), (Cell("-cmd"),)), (name,))
+    assert layout.csv() == "m\n\"'=1+1|x\n\\input{a}$~^<b>\"\n-0.5\n'-cmd\n"
+    latex = layout.latex()
+    assert r"=1+1|x \textbackslash{}input\{a\}\$\textasciitilde{}\textasciicircum{}<b> \\" in latex
+    assert all(line.startswith("%") for line in latex.splitlines() if r"\input" in line), "only in comments"
+    assert r"| =1+1\|x \input{a}$~^&lt;b&gt; |" in layout.markdown()
+    assert "<td>=1+1|x\n\\input{a}$~^&lt;b&gt;</td>" in layout.html()

@@ -17,7 +17,7 @@ ROWS = [{"index": 0, "scores": [1.5, 2.5]}, {"index": 1, "scores": []}]
 
 
 def write(store: Store, shard: int = 0) -> None:
-    store.write(shard, ROWS, SCHEMA, settings="s", inputs="i", failed={3: "no"}, meta={"a": 1})
+    store.write(shard, ROWS, SCHEMA, settings={"s": "1"}, inputs="i", failed={3: "no"}, meta={"a": 1})
 
 
 def test_what_was_written_is_read(tmp_path):
@@ -26,7 +26,7 @@ def test_what_was_written_is_read(tmp_path):
     assert store.read(0) == ROWS
     note = store.sound(0)
     assert note is not None
-    assert (note.settings, note.inputs, note.failed, note.meta) == ("s", "i", {"3": "no"}, {"a": 1})
+    assert (note.settings, note.inputs, note.failed, note.meta) == ({"s": "1"}, "i", {"3": "no"}, {"a": 1})
 
 
 def test_equal_results_are_equal_bytes(tmp_path):
@@ -75,16 +75,16 @@ def environment(*arguments: str) -> dict[str, str]:
 
 
 def test_a_launch_that_silently_runs_one_process_is_refused():
-    with pytest.raises(RuntimeError, match="asked for several processes or machines and started only one"):
+    with pytest.raises(ValueError, match="asked for several processes or machines and started only one"):
         refuse_lonely_run(1, None, environment("--cpu", "--num_processes", "2"))
     refuse_lonely_run(1, None, environment("--cpu", "--num_processes", "1"))
     refuse_lonely_run(1, None, {})
 
 
 def test_processes_that_do_not_know_each_other_are_refused():
-    with pytest.raises(RuntimeError, match="started 2 processes, but each believes that it is alone"):
+    with pytest.raises(ValueError, match="started 2 processes, but each believes that it is alone"):
         refuse_lonely_run(1, None, {"WORLD_SIZE": "2"})
-    with pytest.raises(RuntimeError, match="--processes 4 were expected, but 2 runs"):
+    with pytest.raises(ValueError, match="--processes 4 were expected, but 2 runs"):
         refuse_lonely_run(2, 4, {"WORLD_SIZE": "2"})
     refuse_lonely_run(2, 2, {"WORLD_SIZE": "2"})
 

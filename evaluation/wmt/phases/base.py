@@ -69,10 +69,30 @@ class Phase(ABC, Generic[Part]):
     def __init__(self, corpus: Corpus, folder: Path, before: tuple[Phase[object], ...] = ()) -> None:
         self.corpus, self.folder, self.before = corpus, folder, before
         self.store = Store(folder / "shards" / corpus.pair / self.name)
+        self.made_with: dict[str, str] = {}
 
     @abstractmethod
-    def settings(self) -> object:
-        """All that the result depends on besides its inputs."""
+    def settings(self) -> Mapping[str, object]:
+        """All that the result depends on besides its inputs, as the configuration says it."""
+
+    @abstractmethod
+    def contents(self) -> Mapping[str, str]:
+        """What stands behind the configuration's names now: digests of models, metrics and code."""
+
+    def check(self) -> None:
+        """Refuse what can be known to fail, without loading weights."""
+
+    def identify(self) -> dict[str, str]:
+        """Note the contents as they are now: the results of this run are made with them."""
+        settings = {name: digest(value) for name, value in self.settings().items()}
+        self.made_with = {**settings, **self.contents()}
+        return self.made_with
+
+    def refuse_changes(self) -> None:
+        """An error where the contents are no longer those that were noted."""
+        changed = [name for name, value in self.contents().items() if self.made_with[name] != value]
+        if changed:
+            raise ValueError(f"{self.name}: the {changed[0]} was replaced while the run was going: start it again")
 
     @abstractmethod
     def source_rows(self, source: Source, given: Given) -> list[Record]:
@@ -105,19 +125,22 @@ class Phase(ABC, Generic[Part]):
             if all(source.index in part for _, part in parts)
         }
 
-    def missing(self, overwrite: bool = False, retry_failed: bool = False) -> list[int]:
+    def refuse_other_results(self, overwrite: bool) -> None:
+        """An error where expensive results of other settings or contents would have to go."""
+        for note in self.notes() if self.expensive and not overwrite else ():
+            if other := _different(note.settings, self.made_with):
+                raise ValueError(
+                    f"{self.store.folder} holds results made with another {', '.join(other)}: choose another --output, "
+                    "or give --overwrite to replace them"
+                )
+
+    def missing(self, retry_failed: bool = False) -> list[int]:
         """Shards to make: absent, corrupt, made from other inputs, or (if asked) with failed sources."""
         self.store.clean()
-        wanted = digest(self.settings())
         missing = []
         for shard in self.corpus.shards:
             note = self.store.sound(shard)
-            if note is not None and note.settings != wanted and self.expensive and not overwrite:
-                raise ValueError(
-                    f"{self.store.folder} holds results made with other settings: choose another --output, "
-                    "or give --overwrite to replace them"
-                )
-            current = note is not None and note.settings == wanted and note.inputs == self.inputs(shard)
+            current = note is not None and note.settings == self.made_with and note.inputs == self.inputs(shard)
             if not current or (retry_failed and note is not None and note.failed):
                 missing.append(shard)
         for shard in missing:
@@ -140,7 +163,7 @@ class Phase(ABC, Generic[Part]):
             shard,
             rows,
             self.schema,
-            settings=digest(self.settings()),
+            settings=self.made_with,
             inputs=self.inputs(shard),
             failed=failed,
             meta=self.meta(),
@@ -161,9 +184,13 @@ class Phase(ABC, Generic[Part]):
         return next((note.meta for note in self.notes() if note.meta), {})
 
 
-def run_phase(phase: Phase[object], workers: Workers, overwrite: bool = False, retry_failed: bool = False) -> None:
+def _different(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+
+
+def run_phase(phase: Phase[object], workers: Workers, retry_failed: bool = False) -> None:
     """Make what is missing, together with the other processes."""
-    missing = workers.from_main(lambda: phase.missing(overwrite, retry_failed))
+    missing = workers.from_main(lambda: phase.missing(retry_failed))
     share = workers.share(missing)
 
     def finished() -> int:
@@ -171,6 +198,7 @@ def run_phase(phase: Phase[object], workers: Workers, overwrite: bool = False, r
 
     if share:
         phase.start(workers.device)
+        phase.refuse_changes()  # what was loaded is what was checked
     total = sum(len(phase.corpus.shard(shard)) for shard in missing)
     progress = Progress(f"{phase.corpus.pair} {phase.name}", total, finished, shown=workers.is_main and bool(missing))
     for shard in share:

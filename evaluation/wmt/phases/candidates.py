@@ -11,11 +11,21 @@ import pyarrow as pa
 from transformers.utils import logging
 
 from evaluation.wmt.phases.base import Corpus, Given, Phase, Source
-from evaluation.wmt.settings import EvaluationSettings
+from evaluation.wmt.settings import EvaluationSettings, ModelSettings
 from evaluation.wmt.store import Record
 from hf_acpmbr import ACPMBR, Candidates
-from hf_acpmbr.models import load_model
-from hf_acpmbr.prompting import encode, language_token
+from hf_acpmbr.foreign import Tokenizer
+from hf_acpmbr.models import (
+    EMBEDDED,
+    embedded_languages,
+    known_languages,
+    load_model,
+    load_tokenizer,
+    model_revision,
+    set_languages,
+)
+from hf_acpmbr.prompting import encode
+from hf_acpmbr.version import code_version
 
 
 class CandidatesPhase(Phase[Candidates]):
@@ -39,8 +49,19 @@ class CandidatesPhase(Phase[Candidates]):
         self.run = settings
         self.translator: Translator | None = None
 
-    def settings(self) -> object:
-        return [self.run.model.to_dict(), self.run.drawing.to_dict(), self.run.seed, self.corpus.pair]
+    def settings(self) -> Mapping[str, object]:
+        run = self.run
+        return {"model": run.model.to_dict(), "sampling": run.drawing.to_dict(), "seed": run.seed}
+
+    def contents(self) -> Mapping[str, str]:
+        return {
+            "content of the model": model_revision(self.run.model.name),
+            "version of the sampling code": code_version("sampling", "mbr.py", "prompting.py", "models.py"),
+        }
+
+    def check(self) -> None:
+        tokenizer = load_tokenizer(self.run.model.name)
+        _set_languages(tokenizer, self.run.model, self.corpus.pair)
 
     def start(self, device: str) -> None:
         self.translator = Translator(self.run, self.corpus.pair, device)
@@ -83,23 +104,12 @@ class Translator:
     def __init__(self, settings: EvaluationSettings, pair: str, device: str) -> None:
         logging.set_verbosity_error()  # the same hint for every source would hide the progress
         logging.disable_progress_bar()
-        name, dtype = settings.model.name, settings.model.dtype
-        self.model, self.tokenizer, _ = load_model(name, device=device, dtype=dtype)
         self.settings = settings.model
-        self.source_language, self.target_language = (settings.model.languages.get(c, c) for c in pair.split("-"))
-        self.arguments = dict(settings.model.generate)
-        self._set_languages()
+        self.model, self.tokenizer, _ = load_model(settings.model.name, device=device, dtype=settings.model.dtype)
+        languages = _set_languages(self.tokenizer, settings.model, pair)
+        self.arguments = {**languages, **settings.model.generate}
+        self.source_language, self.target_language = _languages(settings.model, pair)
         self.mbr = ACPMBR(self.tokenizer, recipe=settings.recipe("map", target=False))
-
-    def _set_languages(self) -> None:
-        """Source language in the tokenizer, target language as the forced first token, for models that know them."""
-        if not hasattr(self.tokenizer, "src_lang"):
-            return
-        self.tokenizer.src_lang = self.source_language
-        token = language_token(self.tokenizer, self.target_language)
-        if token is None:
-            raise ValueError(f"{self.target_language!r} is not a language of this tokenizer: map it by model.languages")
-        self.arguments.setdefault("forced_bos_token_id", token)
 
     def sample(self, text: str) -> tuple[Candidates, int]:
         """The candidates, and how many decoder rows they took."""
@@ -112,3 +122,21 @@ class Translator:
             **inputs, custom_generate=self.mbr, sources=[text], return_dict_in_generate=True, **self.arguments
         )
         return output.candidates[0], int(output.model_rows)
+
+
+def _languages(settings: ModelSettings, pair: str) -> tuple[str, str]:
+    """Source and target language in the model's own spelling."""
+    source, target = pair.split("-")
+    return settings.languages.get(source, source), settings.languages.get(target, target)
+
+
+def _set_languages(tokenizer: Tokenizer, settings: ModelSettings, pair: str) -> dict[str, int]:
+    """What `generate` needs to translate into the pair's language; nothing for models of two languages."""
+    if not known_languages(tokenizer):
+        return {}
+    try:
+        if settings.name == EMBEDDED:
+            embedded_languages(*_languages(settings, pair))
+        return set_languages(tokenizer, *_languages(settings, pair))
+    except ValueError as error:
+        raise ValueError(f"{error}; model.languages maps {pair} to the model's own codes") from None

@@ -17,13 +17,14 @@ from evaluation.wmt.phases.base import Given, Phase, Source
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.matrices import MatrixPhase
 from evaluation.wmt.phases.reference import ReferencePhase
-from evaluation.wmt.phases.utility import Description, open_utility
+from evaluation.wmt.phases.utility import Description, open_utility, utility_contents
 from evaluation.wmt.rows import Row, all_rows
 from evaluation.wmt.settings import EvaluationSettings
 from evaluation.wmt.store import Record
 from hf_acpmbr import Candidates, Decision
 from hf_acpmbr.completion import ConvergenceWarning
 from hf_acpmbr.utilities import Utility
+from hf_acpmbr.version import code_version
 
 Matrix = npt.NDArray[np.floating]
 
@@ -122,14 +123,24 @@ class DecisionsPhase(Phase[list[Record]]):
         self.loaded: dict[str, Utility] = {}
         self.descriptions: dict[str, Description] = {}
 
-    def settings(self) -> object:
-        return [self.run.seed, [[row.key, row.recipe.to_dict(), row.count] for row in self.rows]]
+    def settings(self) -> Mapping[str, object]:
+        return {"seed": self.run.seed, "rows": [[row.key, row.recipe.to_dict(), row.count] for row in self.rows]}
+
+    def contents(self) -> Mapping[str, str]:
+        return {**utility_contents(self.run, self._utilities), "version of the code": code_version()}
 
     def start(self, device: str) -> None:
         self.descriptions = {phase.name: phase.description() for phase in (*self.matrices, self.references)}
         if not self.matrices:
-            names = dict.fromkeys((self.run.target, *self.run.distilled))
-            self.loaded = {name: open_utility(self.run, name, device) for name in names}
+            self.loaded = {name: open_utility(self.run, name, device) for name in self._utilities}
+
+    def check(self) -> None:
+        for row in self.rows:
+            _ = row.decoder
+
+    @property
+    def _utilities(self) -> tuple[str, ...]:
+        return (self.run.target, *self.run.distilled)
 
     def stop(self) -> None:
         self.loaded = {}

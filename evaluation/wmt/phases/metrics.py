@@ -18,6 +18,7 @@ class MetricPhase(UtilityPhase[Mapping[str, float]]):
     """{row: score} for each source."""
 
     kind = "metric"
+    compares = False
     schema: ClassVar[pa.Schema] = pa.schema({"index": pa.int64(), "row": pa.string(), "score": pa.float64()})
 
     def __init__(self, run: EvaluationSettings, metric: str, decisions: DecisionsPhase) -> None:

@@ -15,6 +15,7 @@ from evaluation.wmt.store import Record
 from hf_acpmbr import load_utility
 from hf_acpmbr.utilities import MatrixUtility, Utility
 from hf_acpmbr.utilities.network import NetworkUtility
+from hf_acpmbr.version import code_version
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class UtilityPhase(Phase[Part]):
     """A phase that works with one utility."""
 
     kind: ClassVar[str]
+    compares: ClassVar[bool] = True  # candidates with each other or with a reference, not only rates them
 
     def __init__(self, run: EvaluationSettings, utility: str, before: tuple[Phase[object], ...]) -> None:
         self.name = f"{self.kind}-{utility.replace('/', '--')}"
@@ -66,8 +68,19 @@ class UtilityPhase(Phase[Part]):
             raise LookupError(f"{self.name} has not been started")
         return self._utility
 
-    def settings(self) -> object:
-        return [self.utility_name, dict(self.run.utility_options.get(self.utility_name, {}))]
+    def settings(self) -> Mapping[str, object]:
+        return {"utility_options": dict(self.run.utility_options.get(self.utility_name, {}))}
+
+    def contents(self) -> Mapping[str, str]:
+        return utility_contents(self.run, [self.utility_name])
+
+    def check(self) -> None:
+        utility = open_utility(self.run, self.utility_name, "cpu")
+        if self.compares and not utility.needs_reference:
+            raise ValueError(
+                f"{self.utility_name} looks at no reference, so it cannot compare candidates: choose another target or "
+                "distilled utility; as one of the metrics it is fine"
+            )
 
     def start(self, device: str) -> None:
         self._utility = open_utility(self.run, self.utility_name, device)
@@ -91,6 +104,12 @@ class UtilityPhase(Phase[Part]):
             index: values[offsets[position] : offsets[position + 1]]
             for position, index in enumerate(table["index"].to_pylist())
         }
+
+
+def utility_contents(run: EvaluationSettings, names: Sequence[str]) -> dict[str, str]:
+    """Signatures, which name the content of checkpoints, and the code of the metrics."""
+    found = {f"content of {name}": open_utility(run, name, "cpu").signature for name in names}
+    return {**found, "version of the metrics' code": code_version("utilities")}
 
 
 def open_utility(run: EvaluationSettings, name: str, device: str) -> Utility:
