@@ -1,12 +1,14 @@
 """Candidates of other engines: texts, counts and log-probabilities as each engine gives them; pools of several models.
 
-vLLM's and OpenAI's formats are objects with the fields that they publish. CTranslate2 and transformers run.
+vLLM's format is an object with the fields that it publishes, OpenAI's also one of its client's own types. CTranslate2
+and transformers run.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,31 +27,37 @@ from tests.models import EOS, PAD, tiny_pair
 
 @dataclass
 class CompletionOutput:
-    """vllm.outputs.CompletionOutput."""
+    """The fields of vllm.outputs.CompletionOutput, as of August 2026."""
 
     index: int
     text: str
-    token_ids: list[int]
+    token_ids: Sequence[int]
     cumulative_logprob: float | None
-    logprobs: Any = None
+    logprobs: object = None
+    routed_experts: object = None
     finish_reason: str | None = "stop"
-    stop_reason: Any = None
-    lora_request: Any = None
+    stop_reason: int | str | None = None
+    lora_request: object = None
+    sampling_mask: object = None
+    spec_decode_metrics: object = None
 
 
 @dataclass
 class RequestOutput:
-    """vllm.outputs.RequestOutput."""
+    """Those of vllm.outputs.RequestOutput that are always there."""
 
     request_id: str
-    prompt: str
+    prompt: str | None
+    prompt_token_ids: list[int] | None
+    prompt_logprobs: object
     outputs: list[CompletionOutput]
-    finished: bool = True
+    finished: bool
 
 
 def vllm_output(logprob: float | None = -1.5) -> RequestOutput:
     texts = [(" a cat", [5, 6]), (" a cat", [5, 6]), (" a cat", [5, 7, 8]), (" dogs", [9])]
-    return RequestOutput("0", "prompt", [CompletionOutput(k, t, i, logprob) for k, (t, i) in enumerate(texts)])
+    outputs = [CompletionOutput(k, text, tuple(ids), logprob) for k, (text, ids) in enumerate(texts)]
+    return RequestOutput("0", "prompt", [1, 2], None, outputs, True)
 
 
 def test_vllm_counts_duplicates_and_adds_the_probability_of_two_tokenisations() -> None:
@@ -73,9 +81,10 @@ def chat(texts: list[str | None], logprobs: list[list[float]] | None = None) -> 
     choices = []
     for k, text in enumerate(texts):
         each = {"index": k, "message": {"role": "assistant", "content": text, "refusal": None}, "finish_reason": "stop"}
-        tokens = None if logprobs is None else [{"token": "t", "logprob": p, "bytes": None} for p in logprobs[k]]
+        about = {"token": "t", "bytes": None, "top_logprobs": []}
+        tokens = None if logprobs is None else [{**about, "logprob": p} for p in logprobs[k]]
         choices.append({**each, "logprobs": None if tokens is None else {"content": tokens, "refusal": None}})
-    return {"id": "chatcmpl-1", "object": "chat.completion", "choices": choices}
+    return {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices}
 
 
 def as_objects(value: Any) -> Any:
@@ -92,6 +101,25 @@ def test_openai_chat_as_json_and_as_objects() -> None:
         assert got.texts == ("Ja.", "Nein.")
         assert got.counts.tolist() == [2, 1]
         np.testing.assert_allclose(got.logprobs, [-0.75, -2.0])
+
+
+def test_openai_types_of_its_own_client() -> None:
+    types = pytest.importorskip("openai.types", reason="openai is not installed: pip install openai")
+    response = chat(["Ja.", "Nein.", "Ja."], [[-0.5, -0.25], [-2.0], [-0.5, -0.25]])
+    validated = types.chat.ChatCompletion.model_validate(response, strict=True)
+    for given_as in (validated, validated.choices, validated.model_dump()):
+        got = Candidates.from_openai(given_as)
+        assert (got.texts, got.counts.tolist()) == (("Ja.", "Nein."), [2, 1])
+        np.testing.assert_allclose(got.logprobs, [-0.75, -2.0])
+    logprobs = {"text_offset": [0, 2], "token_logprobs": [-0.5, -1.0], "tokens": ["J", "a"], "top_logprobs": None}
+    choice = {"text": "Ja", "index": 0, "finish_reason": "stop", "logprobs": logprobs}
+    about = {"id": "cmpl-1", "created": 1, "model": "m", "object": "text_completion"}
+    completion = types.Completion.model_validate({**about, "choices": [choice]}, strict=True)
+    assert Candidates.from_openai(completion).logprobs == pytest.approx([-1.5])
+    refused = chat([None])
+    refused["choices"][0]["message"]["refusal"] = "I cannot."
+    with pytest.raises(ValueError, match="has no text"):
+        Candidates.from_openai(types.chat.ChatCompletion.model_validate(refused, strict=True))
 
 
 def test_openai_completions_and_missing_logprobs() -> None:

@@ -16,8 +16,8 @@ from hf_acpmbr.recipe import RECIPE_NAME
 
 MOST_TEXTS = 32
 MOST_CHARACTERS = 4000
-# What a request may set, with the values that are allowed.
-LIMITS = {"num_candidates": (1, 1024), "nbest": (1, 16), "max_new_tokens": (1, 512)}
+# What a request may set, with the values that are allowed; integers, and seconds.
+LIMITS = {"num_candidates": (1, 1024), "nbest": (1, 16), "max_new_tokens": (1, 512), "time_limit": (0.001, 60.0)}
 
 
 class EndpointHandler:
@@ -39,12 +39,16 @@ class EndpointHandler:
         """One result for each input: generated_text, expected_utility, with nbest > 1 also the n best.
 
         Args:
-            data: {"inputs": text or list of texts, "parameters": {"num_candidates", "nbest", "max_new_tokens"}}.
+            data: {"inputs": text or list of texts, "parameters": {"num_candidates", "nbest", "max_new_tokens",
+                "time_limit": seconds of scoring for all of them}}.
         """
         texts, parameters = _checked(data)
         mbr = self.mbr
-        if "num_candidates" in parameters:
-            recipe = mbr.recipe.changed(num_candidates=parameters["num_candidates"])
+        changes = {name: parameters[name] for name in ("num_candidates", "time_limit") if name in parameters}
+        if changes:
+            if "time_limit" in changes:
+                changes["time_limit"] /= len(texts)
+            recipe = mbr.recipe.changed(**changes)
             mbr = ACPMBR(mbr.tokenizer, target=mbr.target, distilled=mbr.guides, recipe=recipe)
         start = time.perf_counter()
         generate = {"max_new_tokens": parameters.get("max_new_tokens", 256), **self.generate}
@@ -61,7 +65,7 @@ class EndpointHandler:
         return results
 
 
-def _checked(data: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
+def _checked(data: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """The texts and parameters of a request, within the limits."""
     inputs = data.get("inputs")
     texts = [inputs] if isinstance(inputs, str) else inputs
@@ -70,10 +74,13 @@ def _checked(data: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
     if len(texts) > MOST_TEXTS or max(map(len, texts)) > MOST_CHARACTERS:
         raise ValueError(f"a request may have {MOST_TEXTS} texts of {MOST_CHARACTERS} characters: split it")
     parameters = data.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise ValueError(f'"parameters" must be an object, got {parameters!r}')
     for name, value in parameters.items():
         if name not in LIMITS:
             raise ValueError(f"parameter {name!r} is unknown: known are {', '.join(LIMITS)}")
         low, high = LIMITS[name]
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ValueError(f"parameter {name!r} must be an integer from {low} to {high}, got {value!r}")
+        kind, kinds = ("an integer", (int,)) if isinstance(high, int) else ("a number", (int, float))
+        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+            raise ValueError(f"parameter {name!r} must be {kind} from {low} to {high}, got {value!r}")
     return texts, parameters

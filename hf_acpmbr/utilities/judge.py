@@ -7,6 +7,7 @@ orders are asked and averaged.
 from __future__ import annotations
 
 import string
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -36,6 +37,8 @@ _ASKED = {
     ),
 }
 _PLACES = ("source", "first", "second")
+# Below this share of the probability for all answers together, a judge mostly says something else.
+_LEAST_SHARE = 0.5
 
 
 class LLMJudge(NetworkUtility["PreTrainedModel"]):
@@ -47,7 +50,8 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
             the expected utility is the share of the pool that a candidate beats.
         prompt: what is asked, with {first}, {second} and, where the source matters, {source}; default: the question's.
         answers: answer → its value; the probabilities of their first tokens decide, renormalised among them. For
-            "preference" the value is that of the first text being better. Default: the question's.
+            "preference" the value is that of the first text being better. Default: the question's. A judge that mostly
+            says something else is warned of: its scores mean little.
         both_orders: ask with either text first and average; False asks once, with the hypothesis first.
         chat: put the prompt into the tokenizer's chat template; default: if it has one.
         options: see `NetworkUtility`.
@@ -87,6 +91,7 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         self.symmetric = both_orders and question == "agreement"
         self.scale = max(self.answers.values()) - min(self.answers.values())
         self._tokenizer: Tokenizer | None = None
+        self._warned = False
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -134,6 +139,16 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
             )
         return list(own), list(own.values())
 
+    def check_share(self, share: float) -> None:
+        """Warn, once, of a judge that gives its answers only this share of the probability."""
+        if share < _LEAST_SHARE and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the judge {self.checkpoint_name!r} gives its answers ({', '.join(self.answers)}) only {share:.1%} of "
+                "the probability, so it mostly says something else: choose another model, prompt= or answers=",
+                stacklevel=2,
+            )
+
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_tokenizer": None}
 
@@ -160,17 +175,21 @@ class _JudgeKernel:
             self.utility.ask(known[s] if known else None, texts[a], texts[b])
             for a, b, s in zip(first.tolist(), second.tolist(), sources.tolist(), strict=True)
         ]
-        out = np.empty(len(rows))
+        out = np.empty((len(rows), 2))
 
-        def receive(batch: IntArray, scores: FloatArray) -> None:
-            out[batch] = scores
+        def receive(batch: IntArray, answered: FloatArray) -> None:
+            out[batch] = answered
 
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         self.utility.encode(lengths, lambda batch: self._forward([rows[k] for k in batch]), receive, self.statistics)
-        return out
+        self.utility.check_share(float(out[:, 1].mean()))
+        return out[:, 0]
 
     def _forward(self, rows: Sequence[Sequence[int]]) -> FloatArray:
-        """(B,) mean values of the answers. Padded on the left, so that the last place is every row's next token."""
+        """(B, 2) mean values of the answers, and their share of the probability.
+
+        Padded on the left, so that the last place is every row's next token.
+        """
         import torch
 
         width = max(map(len, rows))
@@ -181,8 +200,10 @@ class _JudgeKernel:
         output = self.utility.network(
             input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=1, use_cache=False
         )
-        logits: torch.Tensor = output.logits[:, -1, self.tokens].double()
-        return np.asarray(logits.softmax(-1).cpu().numpy() @ self.values)
+        logits: torch.Tensor = output.logits[:, -1].double()
+        answers = logits[:, self.tokens]
+        share = (answers.logsumexp(-1) - logits.logsumexp(-1)).exp()
+        return np.column_stack([answers.softmax(-1).cpu().numpy() @ self.values, share.cpu().numpy()])
 
 
 def _check(prompt: str, answers: Mapping[str, float]) -> None:

@@ -16,6 +16,8 @@ import torch
 from hf_acpmbr.utilities.judge import LLMJudge
 from tests.models import tiny_pair
 
+# The tiny model is not trained to answer; one test is about that.
+pytestmark = pytest.mark.filterwarnings("ignore:the judge .* mostly says something else:UserWarning")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROMPT = "{source} see {first} on {second}"
 ANSWERS = {"cat": 1.0, "dog": 0.0, "red": 0.25}
@@ -53,6 +55,21 @@ def test_the_score_is_the_mean_of_the_answers_values_over_both_orders(folder: st
     np.testing.assert_allclose(got, expected, atol=1e-5)
     assert utility.symmetric
     assert np.ptp(expected) > 1e-3, "the model must tell the pairs apart, or the test shows nothing"
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_judge_that_mostly_says_something_else_is_warned_of_once(folder: str) -> None:
+    model, tokenizer = tiny_pair("llama")
+    ids = tokenizer("we see the cat on a dog\nAnswer:", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        p = model(ids).logits[0, -1].double().softmax(-1)
+    share = float(p[tokenizer.convert_tokens_to_ids(list(ANSWERS))].sum())
+    utility = judge(folder, both_orders=False)
+    with pytest.warns(UserWarning, match=rf"gives its answers \(cat, dog, red\) only {share:.1%} of the probability"):
+        utility.score(["the cat"], ["a dog"], ["we"])
+    utility.score(["sun"], ["a dog"], ["we"])
+    words = {word: float(k) for k, word in enumerate(tokenizer.get_vocab()) if not word.startswith("<")}
+    judge(folder, answers=words).score(["the cat"], ["a dog"], ["we"])  # nothing is left to say
 
 
 def test_one_order_asks_with_the_hypothesis_first_and_is_not_symmetric(folder: str) -> None:

@@ -195,9 +195,28 @@ def test_the_endpoint_handler_answers_texts_and_refuses_what_is_beyond_its_limit
         ({"inputs": ["a"] * 33}, "a request may have 32 texts"),
         ({"inputs": "a", "parameters": {"beams": 3}}, "parameter 'beams' is unknown: known are"),
         ({"inputs": "a", "parameters": {"nbest": 17}}, "parameter 'nbest' must be an integer from 1 to 16"),
+        ({"inputs": "a", "parameters": {"time_limit": 0}}, "parameter 'time_limit' must be a number from 0.001 to 60"),
+        ({"inputs": "a", "parameters": [1]}, '"parameters" must be an object'),
     ):
         with pytest.raises(ValueError, match=message):
             handler(data)
+
+
+def test_the_endpoint_handler_shares_the_time_among_its_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler_module = module("endpoint", "handler", monkeypatch)
+    for part in tiny_pair("m2m100"):
+        part.save_pretrained(tmp_path)
+    handler, seen = handler_module.EndpointHandler(str(tmp_path)), []
+    decide = handler_module.decide_texts
+
+    def watched(mbr: Any, *rest: Any, **options: Any) -> Any:
+        seen.append(mbr.decoder.time_limit)
+        return decide(mbr, *rest, **options)
+
+    monkeypatch.setattr(handler_module, "decide_texts", watched)
+    parameters = {"num_candidates": 8, "max_new_tokens": 5, "time_limit": 30}
+    assert len(handler({"inputs": ["a dog ran", "the cat sat"], "parameters": parameters})) == 2
+    assert seen == [15.0]
 
 
 def test_the_endpoint_handler_follows_a_recipe_beside_the_model(
