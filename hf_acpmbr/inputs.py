@@ -2,66 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-import sys
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import FrameType
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .protocols import Sampler
 from .sampling import Request, source_key
 
 if TYPE_CHECKING:
     import torch
     from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-    from transformers.generation.streamers import BaseStreamer
 
     from .foreign import GenerativeModel, Tokenizer
-
-logger = logging.getLogger(__name__)
-
-# The sampling fields of a GenerationConfig: what `generate` fills in when nobody asked for anything, and our name.
-_SAMPLING: dict[str, tuple[tuple[float | None, ...], str | None]] = {
-    "temperature": ((None, 1.0), "temperature"),
-    "top_k": ((None, 0, 50), "top_k"),
-    "top_p": ((None, 1.0), "top_p"),
-    "min_p": ((None, 0.0), "min_p"),
-    "typical_p": ((None, 1.0), "typical_p"),
-    "epsilon_cutoff": ((None, 0.0), "epsilon"),
-    "eta_cutoff": ((None, 0.0), "eta"),
-    "top_h": ((None,), None),
-}
-# What MBR cannot do beside its own way of decoding, and what to do instead.
-_OTHER_DECODING = ("penalty_alpha", "dola_layers", "diversity_penalty", "force_words_ids", "constraints")
-_RECORDS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-
-
-@dataclass(frozen=True)
-class Caller:
-    """What the call of `generate` was given and does not pass on to a custom_generate callable.
-
-    Args:
-        options: the keywords of the call.
-        streamer, assistant_model: as given, else None.
-    """
-
-    options: Mapping[str, object] = field(default_factory=dict)
-    streamer: BaseStreamer | None = None
-    assistant_model: object = None
-
-    @classmethod
-    def find(cls) -> Caller:
-        """Read from the frame of the running `generate`; transformers hands over neither streamer nor assistant."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            values = frame.f_locals
-            if frame.f_code.co_name == "generate" and "custom_generate" in values and "streamer" in values:
-                return cls(dict(values.get("kwargs") or {}), values["streamer"], values.get("assistant_model"))
-            frame = frame.f_back
-        return cls()
 
 
 def read_request(
@@ -77,20 +29,20 @@ def read_request(
     import numpy as np
     import torch
 
-    from .sampling.base import rows_of
+    from .sampling.base import divided
 
     # What generate repeated each source by; a model's own num_beams counts too.
     copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-    with torch.no_grad():
-        first = np.arange(0, input_ids.shape[0], copies)
-        ids = rows_of(input_ids, first)
-        cache = model_kwargs.get("past_key_values")
-        kwargs = rows_of({name: value for name, value in model_kwargs.items() if name != "past_key_values"}, first)
+    ids, kwargs = input_ids, dict(model_kwargs)
+    if copies > 1:
+        with torch.no_grad():
+            ids = input_ids[::copies]
+            kwargs = divided(kwargs, np.arange(0, input_ids.shape[0], copies), input_ids.shape[0])
     encoder_ids = inputs_tensor if model.config.is_encoder_decoder and _is_text(inputs_tensor) else None
     return Request(
         model=model,
         input_ids=ids,
-        model_kwargs=kwargs if cache is None else {**kwargs, "past_key_values": cache},
+        model_kwargs=kwargs,
         logits_processor=_without_warpers(logits_processor),
         stopping_criteria=stopping_criteria,
         generation_config=generation_config,
@@ -99,56 +51,16 @@ def read_request(
     )
 
 
-def check_conflicts(config: GenerationConfig, own: GenerationConfig, sampler: Sampler, caller: Caller) -> None:
-    """Settings of the caller that cannot hold raise, those that are overruled warn; the model's own do neither."""
+def with_stop_strings(request: Request, tokenizer: Tokenizer, strings: str | list[str] | None) -> Request:
+    """The request, ended also by strings, as `generate` does it where it has a tokenizer."""
+    if not strings:
+        return request
+    from transformers import StoppingCriteriaList, StopStringCriteria
 
-    def given(name: str) -> object:
-        """What this call asks for, beyond what the model says of itself."""
-        value = getattr(config, name, None)
-        return value if name in caller.options or value != getattr(own, name, None) else None
-
-    several_beams = (config.num_beams or 1) > 1
-    if several_beams and given("num_beams"):
-        raise ValueError(
-            f"num_beams={config.num_beams} conflicts with MBR, which draws its own candidates: leave it out; to choose "
-            "among the beams of a beam search give ACPMBR(generation_config=GenerationConfig(num_beams=...))"
-        )
-    if several_beams:
-        _own_beams(config.num_beams)
-    if caller.assistant_model is not None or given("prompt_lookup_num_tokens") is not None:
-        raise ValueError(
-            "assistant_model and prompt_lookup_num_tokens speed up single samples and have no effect on MBR's "
-            "sampling, which already runs the model once per distinct prefix: leave them out"
-        )
-    if other := [name for name in _OTHER_DECODING if given(name)]:
-        raise ValueError(f"{', '.join(other)} asks for another way of decoding than MBR: leave it out")
-    if records := [name for name in _RECORDS if given(name)]:
-        raise ValueError(
-            f"{', '.join(records)}=True cannot be honoured: MBR scores texts, not tokens. "
-            "return_dict_in_generate=True gives an MBROutput with log-probabilities, utilities and matrices"
-        )
-    _warn_of_sampling(config, sampler, given)
-
-
-def _warn_of_sampling(config: GenerationConfig, sampler: Sampler, given: Callable[[str], object]) -> None:
-    truncation = getattr(sampler, "truncation", None)
-    ignored = []
-    for name, (unset, ours) in _SAMPLING.items():
-        value, here = given(name), getattr(truncation, ours or "", None)
-        if value not in unset and value != here:
-            ignored.append(f"{name}={value} (here {here})")
-    if ignored:
-        warnings.warn(
-            f"sampling settings given to generate are ignored: {', '.join(ignored)}; ACPMBR samples by its own, "
-            "so set them there",
-            UserWarning,
-            stacklevel=4,
-        )
-
-
-@functools.cache  # once per process
-def _own_beams(num_beams: int) -> None:
-    logger.info("the model's own num_beams=%d is left aside: MBR draws its own candidates", num_beams)
+    config = copy.deepcopy(request.generation_config)
+    config.stop_strings = strings  # part of the signature
+    criteria = StoppingCriteriaList([*request.stopping_criteria, StopStringCriteria(tokenizer, strings)])
+    return dataclasses.replace(request, generation_config=config, stopping_criteria=criteria)
 
 
 def source_texts(tokenizer: Tokenizer, request: Request, given: Sequence[str] | None, needed: bool) -> list[str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from .checks import integer
 from .preferences import COLUMNS, Preferences, preference_columns
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .candidates import FloatArray
     from .decoding import Decision
-    from .foreign import GenerativeModel, Tokenizer
+    from .foreign import GenerativeModel
     from .mbr import ACPMBR
 
 
@@ -65,7 +65,7 @@ def decide_texts(
         custom_generate=mbr,
         sources=texts,
         return_dict_in_generate=True,
-        **_quiet_lengths(_with_stop_strings(options, tokenizer), inputs, model),
+        **_quiet_lengths(options, inputs, model),
     )
     for k, decision in zip(asked, output.decisions, strict=True):
         decisions[k] = decision
@@ -94,18 +94,6 @@ def _quiet_lengths(
         start = inputs["input_ids"].shape[1]
     changed = {name: value for name, value in options.items() if name != "max_new_tokens"}
     return {**changed, "max_length": start + new_tokens}
-
-
-def _with_stop_strings(options: dict[str, object], tokenizer: Tokenizer) -> dict[str, object]:
-    """stop_strings as the criterion that `generate` would make of them if it gave a callable the tokenizer."""
-    strings = cast("str | list[str] | None", options.pop("stop_strings", None))
-    if not strings:
-        return options
-    from transformers import StoppingCriteriaList, StopStringCriteria
-
-    criteria = StoppingCriteriaList(cast("StoppingCriteriaList | None", options.pop("stopping_criteria", None)) or [])
-    criteria.append(StopStringCriteria(tokenizer, strings))
-    return {**options, "stopping_criteria": criteria}
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .caller import Caller, CheckedSignature, check_conflicts
 from .candidates import Candidates
 from .decoding import Decision, Texts
-from .inputs import Caller, check_conflicts, read_request, source_texts
+from .inputs import read_request, source_texts, with_stop_strings
 from .mapping import MapFunction
 from .protocols import Sampler
 from .recipe import Recipe, utility_specs
@@ -49,6 +50,8 @@ class ACPMBR:
             agreement, …). One that the chosen stages do not take is refused.
     """
 
+    __signature__ = CheckedSignature()  # read by `generate`, which hands over the arguments that are named below
+
     def __init__(
         self,
         tokenizer: Tokenizer | None = None,
@@ -82,6 +85,7 @@ class ACPMBR:
         sources: Sequence[str] | None = None,
         candidates: Sequence[Texts] | None = None,
         references: Sequence[Texts] | None = None,
+        stop_strings: str | list[str] | None = None,
         **model_kwargs: object,
     ) -> torch.Tensor | MBROutput:
         """`model.generate(**inputs, custom_generate=this)`: draw, score, choose for each of S sources.
@@ -92,6 +96,7 @@ class ACPMBR:
             sources: S source texts, for utilities that look at them; default: read back from the input ids.
             candidates: S lists of texts to choose from instead of drawing samples.
             references: S lists of pseudo-references; default: the candidates, or `num_references` samples drawn apart.
+            stop_strings: as `generate` takes them, which would want a tokenizer for them; here ACPMBR has it.
 
         Returns:
             (S·k, length) token ids with k = num_return_sequences (which `generate` takes with do_sample=True only), or
@@ -99,19 +104,17 @@ class ACPMBR:
         """
         from .output import stream
 
-        _ = self.generation_tokenizer  # refused before anything is drawn
         caller = Caller.find()
-        check_conflicts(generation_config, model.generation_config, self.recipe.sampling.sampler, caller)
-        request = read_request(
-            model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs
-        )
-        try:
+        with caller.streaming():
+            tokenizer = self.generation_tokenizer  # refused before anything is drawn
+            check_conflicts(generation_config, model.generation_config, self.recipe.sampling.sampler, caller)
+            request = read_request(
+                model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs
+            )
+            request = with_stop_strings(request, tokenizer, stop_strings)
             output = self._generate(request, sources, candidates, references)
             if caller.streamer is not None:
                 stream(caller.streamer, output, request.input_ids.shape[1])
-        finally:
-            if caller.streamer is not None:
-                caller.streamer.end()  # a reader must not wait for what never comes
         if generation_config.return_dict_in_generate:
             return output
         sequences: torch.Tensor = output["sequences"]

@@ -1,4 +1,4 @@
-"""Tiny random models with exactly the generation settings of published ones; only their layers are small."""
+"""Tiny random models with exactly the generation settings of published ones; only layers and min_length are small."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ _DECODER = {
 }
 _BEAMS = {"max_length": 200, "early_stopping": True, "num_beams": 5}
 _M2M = {"bos_token_id": 0, "decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1}
+_PEGASUS = {"bos_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,49 @@ FAMILIES: dict[str, Published] = {
         {**_M2M, "forced_eos_token_id": 2},
         {**_M2M, "forced_eos_token_id": 2, "length_penalty": 1.1, "max_length": 200, "num_beams": 5},
     ),
+    "facebook/bart-large-cnn": Published(
+        hf.BartConfig,
+        hf.BartForConditionalGeneration,
+        2000,
+        _SEQ2SEQ,
+        {**_M2M, "forced_eos_token_id": 2},
+        {
+            **_M2M,
+            "early_stopping": True,
+            "forced_bos_token_id": 0,
+            "forced_eos_token_id": 2,
+            "length_penalty": 2.0,
+            "max_length": 142,
+            "min_length": 4,
+            "no_repeat_ngram_size": 3,
+            "num_beams": 4,
+        },
+    ),
+    "google/pegasus-xsum": Published(
+        hf.PegasusConfig,
+        hf.PegasusForConditionalGeneration,
+        2000,
+        _SEQ2SEQ,
+        _PEGASUS,
+        {**_PEGASUS, "forced_eos_token_id": 1, "length_penalty": 0.6, "max_length": 64, "num_beams": 8},
+    ),
+    "facebook/blenderbot-400M-distill": Published(
+        hf.BlenderbotConfig,
+        hf.BlenderbotForConditionalGeneration,
+        2000,
+        _SEQ2SEQ,
+        {**_M2M, "forced_eos_token_id": 2},
+        {
+            **_M2M,
+            "encoder_no_repeat_ngram_size": 3,
+            "forced_eos_token_id": 2,
+            "length_penalty": 0.65,
+            "max_length": 60,
+            "min_length": 4,
+            "no_repeat_ngram_size": 3,
+            "num_beams": 10,
+        },
+    ),
     "google-t5/t5-small": Published(
         hf.T5Config,
         hf.T5ForConditionalGeneration,
@@ -138,11 +182,23 @@ FAMILIES: dict[str, Published] = {
         {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
         {"bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": [1, 107], "pad_token_id": 0},
     ),
-    "google/gemma-3-4b-it": Published(
-        hf.Gemma3TextConfig,
-        hf.Gemma3ForCausalLM,
+    "google/gemma-3-4b-it": Published(  # with eyes, though only text is asked for
+        hf.Gemma3Config,
+        hf.Gemma3ForConditionalGeneration,
         2000,
-        {**_DECODER, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+        {
+            "text_config": {**_DECODER, "vocab_size": 2000, "sliding_window": 8},
+            "vision_config": {
+                **dict.fromkeys(("hidden_size", "intermediate_size", "image_size"), 8),
+                "patch_size": 4,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+            },
+            "mm_tokens_per_image": 4,
+            "image_token_index": 1000,
+            "boi_token_index": 1001,
+            "eoi_token_index": 1002,
+        },
         {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
         {
             "bos_token_id": 2,
@@ -185,6 +241,14 @@ FAMILIES: dict[str, Published] = {
             "top_p": 0.9,
         },
     ),
+    "state-spaces/mamba-130m-hf": Published(
+        hf.MambaConfig,
+        hf.MambaForCausalLM,
+        2000,
+        {"hidden_size": _SIZE, "num_hidden_layers": 1, "state_size": 4},
+        dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0),
+        dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0),
+    ),
 }
 WITH_BEAMS = [name for name, family in FAMILIES.items() if family.generation.get("num_beams", 1) > 1]
 
@@ -195,7 +259,8 @@ def published_model(name: str) -> hf.PreTrainedModel:
     family = FAMILIES[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = family.config(vocab_size=family.vocabulary, **family.sizes, **family.settings)
+        size = {} if "text_config" in family.sizes else {"vocab_size": family.vocabulary}
+        config = family.config(**size, **family.sizes, **family.settings)
         model = family.model(config).eval()
         head = model.get_output_embeddings().weight
         with torch.no_grad():

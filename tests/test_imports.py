@@ -34,6 +34,7 @@ ALLOWED = {
 # Where each heavy library belongs, whether it is imported at the top of a file or inside a function.
 LIBRARIES = {
     "transformers": {
+        "caller",
         "sampling",
         "mbr",
         "mapping",

@@ -26,7 +26,7 @@ def chrf(name: str, **settings: Any) -> ACPMBR:
 def generate(name: str, mbr: ACPMBR, rows: int = 2, **settings: Any) -> Any:
     ids = SOURCES[:rows]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    length = 5 if FAMILIES[name].model.__name__.endswith("CausalLM") else 1
+    length = 1 if published_model(name).config.is_encoder_decoder else 5
     limits = {"max_length": length + 4}
     return published_model(name).generate(**inputs, custom_generate=mbr, **{**limits, **settings})
 
@@ -42,6 +42,24 @@ def test_the_models_own_settings_do_not_matter(name: str) -> None:
     assert own.sequences.shape[0] == 2
     assert all(candidates.total == 12 for candidates in own.candidates)
     assert len(own.candidates[0]) > 1
+
+
+@every_family
+def test_log_probabilities_are_those_of_one_pass_over_each_sequence(name: str) -> None:
+    """Whatever caches, states, masks and positions a family keeps, no source and no sample sees those of another."""
+    model, out = published_model(name), generate(name, chrf(name), return_dict_in_generate=True)
+    start = model.generation_config.decoder_start_token_id
+    for source, candidates in zip(SOURCES, out.candidates, strict=True):
+        for ids, logprob in list(zip(candidates.token_ids, candidates.logprobs, strict=True))[:4]:
+            new = torch.tensor([ids])
+            with torch.no_grad():
+                if model.config.is_encoder_decoder:
+                    shifted = torch.cat([torch.tensor([[start]]), new[:, :-1]], dim=1)
+                    logits = model(input_ids=source[None], decoder_input_ids=shifted, use_cache=False).logits[0]
+                else:
+                    whole = torch.cat([source[None], new], dim=1)[:, :-1]
+                    logits = model(input_ids=whole, use_cache=False).logits[0, len(source) - 1 :]
+            assert float(logits.log_softmax(-1)[range(len(ids)), list(ids)].sum()) == pytest.approx(logprob, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", WITH_BEAMS)
@@ -95,8 +113,11 @@ def test_constraints_of_the_model_hold(name: str) -> None:
     ("settings", "message"),
     [
         ({"output_scores": True, "return_dict_in_generate": True}, "output_scores=True cannot be honoured"),
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens speed up single samples"),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens, .* speed up single samples"),
+        ({"use_mtp": True}, "use_mtp speed up single samples"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha asks for another way of decoding"),
+        ({"synced_gpus": True}, "synced_gpus=True cannot be honoured"),
+        ({"generation_config": GenerationConfig(stop_strings=["w5"])}, r"stopping_criteria=.*StopStringCriteria\("),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -111,10 +132,20 @@ def test_an_assistant_is_refused() -> None:
         generate(name, chrf(name), rows=1, assistant_model=published_model(name))
 
 
+def test_stop_strings_of_a_model_s_own_settings_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "facebook/m2m100_418M"
+    monkeypatch.setattr(published_model(name).generation_config, "stop_strings", ["w5"])
+    monkeypatch.setattr(published_model(name).get_encoder(), "forward", None)
+    with pytest.raises(ValueError, match="stop_strings in the model's generation_config cannot be honoured"):
+        generate(name, chrf(name), rows=1)
+
+
 def test_sampling_settings_of_the_call_warn_and_those_of_the_model_do_not() -> None:
     name = "Qwen/Qwen2.5-7B-Instruct"
     with pytest.warns(UserWarning, match=r"ignored: min_p=0.2 \(here 0.0\)"):
         generate(name, chrf(name), min_p=0.2)
+    with pytest.warns(UserWarning, match=r"ignored: length_penalty=2.0 \(not used here\)"):
+        generate(WITH_BEAMS[0], chrf(WITH_BEAMS[0]), length_penalty=2.0)
 
 
 def test_a_streamer_gets_the_chosen_text_and_its_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,3 +172,41 @@ def test_a_reader_of_a_streamer_does_not_wait_for_a_run_that_fails() -> None:
     with pytest.raises(RuntimeError, match="no scores today"):
         generate(name, mbr, rows=1, streamer=streamer)
     assert "".join(streamer) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "settings", "message"),
+    [
+        (WITH_BEAMS[0], 1, {}, "one row for each of num_beams=5"),
+        (WITH_BEAMS[0], 2, {"num_beams": 1}, "one row for each of 2 sources"),
+        ("Unbabel/TowerInstruct-7B-v0.1", 1, {"output_logits": True}, "output_logits=True cannot be honoured"),
+    ],
+)
+def test_a_reader_of_a_streamer_does_not_wait_for_a_call_that_is_refused(
+    name: str, rows: int, settings: dict[str, Any], message: str
+) -> None:
+    streamer = TextIteratorStreamer(published_tokenizer(name), skip_prompt=True, timeout=60)
+    with pytest.raises(ValueError, match=message):
+        generate(name, chrf(name), rows, streamer=streamer, return_dict_in_generate=True, **settings)
+    assert "".join(streamer) == ""
+
+
+def test_several_images_of_one_prompt_are_seen_by_every_sample() -> None:
+    name = "google/gemma-3-4b-it"
+    model = published_model(name)
+    picture = [1001, 1000, 1000, 1000, 1000, 1002]
+    ids = torch.tensor([[5, *picture, *picture, 8]])
+    images = torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": images}
+    inputs["token_type_ids"] = (ids == 1000).long()
+    for sampler in ("prefix-sharing", "chunked"):
+        mbr = chrf(name, sampler=sampler)
+        out = model.generate(**inputs, custom_generate=mbr, max_new_tokens=3, return_dict_in_generate=True)
+        for new, logprob in zip(out.candidates[0].token_ids, out.candidates[0].logprobs, strict=True):
+            whole = torch.cat([ids, torch.tensor([new])], dim=1)[:, :-1]
+            with torch.no_grad():
+                seen = {"token_type_ids": (whole == 1000).long(), "pixel_values": images}
+                logits = model(input_ids=whole, use_cache=False, **seen).logits[0, ids.shape[1] - 1 :]
+            assert float(logits.log_softmax(-1)[range(len(new)), list(new)].sum()) == pytest.approx(logprob, abs=1e-4)
+    with pytest.raises(ValueError, match=r"(pixel_values|mm_encoder_outputs).* cannot be divided among 2 rows"):
+        model.generate(**inputs, custom_generate=mbr, max_new_tokens=3, do_sample=True, num_return_sequences=2)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from transformers import Cache
 
 from ..candidates import IntArray
 from ._cache import PrefixCache
-from ._transformers import grown_by_one, prefill
-from .base import Request, rows_of
+from ._transformers import fresh_cache, grown_by_one, prefill
+from .base import Request, arguments_of
 
 
 class Forward:
@@ -29,8 +27,7 @@ class Forward:
         """(S, V) logits after the prompts, and the cache that holds one row for each source."""
         request = self._request
         # A request may be sampled twice (candidates, then references), so its own cache stays as it was given.
-        kwargs = {**self._start, "past_key_values": copy.deepcopy(request.model_kwargs.get("past_key_values"))}
-        outputs = prefill(request, kwargs)
+        outputs = prefill(request, {**self._start, "past_key_values": fresh_cache(request, "past_key_values")})
         cache = outputs.get("past_key_values") if request.model_kwargs.get("use_cache", True) else None
         kept = cache if isinstance(cache, Cache) else None
         return outputs.logits[:, -1].to(torch.float32, copy=True), PrefixCache(
@@ -41,7 +38,8 @@ class Forward:
         """(U, V) logits after the prefixes `ids` (U, P + t) of `sources` (U,)."""
         model = self._request.model
         past = cache.for_rows(sources)
-        kwargs = rows_of(self._at(ids.shape[1] - self._request.input_ids.shape[1]), sources)
+        made = self._at(ids.shape[1] - self._request.input_ids.shape[1])
+        kwargs = arguments_of(made, sources, len(self._request.keys))
         inputs = model.prepare_inputs_for_generation(
             ids,
             next_sequence_length=None if past is None else 1,

@@ -1,7 +1,7 @@
 """Everything that is private in transformers and used here, and what was recorded while its loops ran.
 
-`_prefill`, `_update_model_kwargs_for_generation`, `_sample` and `_beam_search` of GenerationMixin; checked with
-transformers 5.5 to 5.22.
+`_prefill`, `_update_model_kwargs_for_generation`, `_expand_inputs_for_generation`, `_sample` and `_beam_search` of
+GenerationMixin; checked with transformers 5.5 to 5.23.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import torch
 from transformers import LogitsProcessorList
 
 from ..candidates import FloatArray, TokenIds
-from .base import Request, Samples, eos_ids, rows_of
+from .base import Request, Samples, divided, eos_ids, rows_of, without_rows
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
     from ..foreign import Outputs
+
+
+_CACHES = ("past_key_values", "cache_params")  # the second is what Mamba calls its state
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,25 @@ def grown_by_one(request: Request, kwargs: dict[str, object]) -> dict[str, objec
     )
 
 
+def fresh_cache(request: Request, name: str) -> object:
+    """A copy of a request's empty cache: it may be sampled more than once (chunks, candidates and references)."""
+    cache = request.model_kwargs.get(name)
+    # The stream of an offloaded cache belongs to the device and cannot be copied.
+    stream = getattr(cache, "prefetch_stream", None)
+    return copy.deepcopy(cache, {id(stream): stream})
+
+
+def _repeated(request: Request, source: int, rows: int) -> tuple[torch.Tensor, dict[str, object]]:
+    """Prompt and arguments of one source in `rows` rows, without caches."""
+    kwargs = {name: value for name, value in request.model_kwargs.items() if name not in _CACHES}
+    if len(request.keys) == 1 and without_rows(kwargs, 1):  # several images in one prompt: the model knows how
+        return _mixin(request)._expand_inputs_for_generation(
+            rows, request.model.config.is_encoder_decoder, request.input_ids, **kwargs
+        )
+    which = np.full(rows, source, dtype=np.int64)
+    return rows_of(request.input_ids, which).contiguous(), divided(kwargs, which, len(request.keys))
+
+
 def run_loop(
     method: str,
     request: Request,
@@ -81,15 +103,13 @@ def run_loop(
     seed: int,
 ) -> torch.Tensor:
     """`rows` rows of one source through transformers' own loop, with its random numbers confined to this call."""
-    which = np.full(rows, source, dtype=np.int64)
-    kwargs = rows_of({k: v for k, v in request.model_kwargs.items() if k != "past_key_values"}, which)
-    if (cache := request.model_kwargs.get("past_key_values")) is not None:
-        kwargs["past_key_values"] = copy.deepcopy(cache)
+    ids, kwargs = _repeated(request, source, rows)
+    kwargs |= {name: fresh_cache(request, name) for name in _CACHES if request.model_kwargs.get(name) is not None}
     device = request.input_ids.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         sequences: torch.Tensor = getattr(request.model, method)(
-            rows_of(request.input_ids, which).contiguous(),
+            ids,
             logits_processor=processors,
             stopping_criteria=request.stopping_criteria,
             generation_config=config,
@@ -106,6 +126,10 @@ class _Mixin(Protocol):
     def _update_model_kwargs_for_generation(
         self, outputs: Mapping[str, object], model_kwargs: dict[str, object], is_encoder_decoder: bool
     ) -> dict[str, object]: ...
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int, is_encoder_decoder: bool, input_ids: torch.Tensor, **model_kwargs: object
+    ) -> tuple[torch.Tensor, dict[str, object]]: ...
 
 
 def _mixin(request: Request) -> _Mixin:

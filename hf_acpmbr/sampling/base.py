@@ -102,6 +102,53 @@ def eos_ids(generation_config: GenerationConfig) -> frozenset[int]:
     return frozenset(int(token) for token in (eos if isinstance(eos, list | tuple) else [eos]))
 
 
+def arguments_of(kwargs: Mapping[str, object], sources: IntArray, count: int) -> dict[str, object]:
+    """Arguments of the model that were made for `count` sources, with their rows picked by `sources` (U,).
+
+    What does not have one row for each source stays as it is.
+    """
+    turned = _turned(kwargs)
+    shared = without_rows(kwargs, count)
+    picked = rows_of({name: value for name, value in turned.items() if name not in shared}, sources)
+    return _turned({**turned, **picked})
+
+
+def divided(kwargs: Mapping[str, object], sources: IntArray, count: int) -> dict[str, object]:
+    """As `arguments_of`, where all must have one row for each source.
+
+    Raises:
+        ValueError: for a tensor that does not, such as the images of prompts that have none or several.
+    """
+    if shared := without_rows(kwargs, count):
+        raise ValueError(
+            f"{', '.join(shared)} cannot be divided among {count} rows: call generate for one source at a time, with "
+            "num_beams=1 and num_return_sequences=1"
+        )
+    return arguments_of(kwargs, sources, count)
+
+
+def without_rows(kwargs: Mapping[str, object], count: int) -> list[str]:
+    """Names of what does not have one row for each of `count` sources: images and what encoders made of them."""
+    import torch
+
+    def strange(name: str, value: object) -> bool:
+        if isinstance(value, torch.Tensor):
+            return bool(value.dim()) and len(value) != count
+        return name == "mm_encoder_outputs" and bool(value)
+
+    return [name for name, value in _turned(kwargs).items() if strange(name, value)]
+
+
+def _turned(kwargs: Mapping[str, object]) -> dict[str, object]:
+    """With rows and axes of positions exchanged, where a model counts along several: (axes, S, L) to (S, axes, L)."""
+    import torch
+
+    positions = kwargs.get("position_ids")
+    if not isinstance(positions, torch.Tensor) or positions.dim() < 3:
+        return dict(kwargs)
+    return {**kwargs, "position_ids": positions.transpose(0, 1)}
+
+
 def rows_of(value: T, sources: IntArray) -> T:
     """Every tensor inside `value`, which has one row per source, with its rows picked by `sources` (U,).
 

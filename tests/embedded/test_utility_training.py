@@ -113,7 +113,7 @@ def test_the_network_learns_a_score(
     torch.manual_seed(0)
     network = build_network(SIZES["embedded-d2"])
     data = RatedPairs(rated, pieces, 320)
-    training_options.steps, training_options.batch_tokens, training_options.rate = 60, 800, 2e-3
+    training_options.steps, training_options.batch_tokens, training_options.rate = 120, 800, 2e-3
     fit(network, data, {"train": data}, training_options, tmp_path)
     with torch.no_grad():
         assert correlation(network.eval(), data, "train")["pearson_train"] > 0.5
