@@ -12,8 +12,9 @@ import pytest
 
 from hf_acpmbr.utilities import AggregatingKernel, Utility, UtilitySpec, VectorKernel
 
-from ..utilities.cases import CASES, SOURCES, TEXTS, Case
+from ..utilities.cases import CASES, SOURCES, TEXTS, Case, untrained_judge
 
+pytestmark = untrained_judge
 N = len(TEXTS)
 ROWS, COLUMNS = np.divmod(np.arange(N * N), N)
 

@@ -15,9 +15,9 @@ import torch
 
 from hf_acpmbr.utilities.judge import LLMJudge
 from tests.models import tiny_pair
+from tests.utilities.cases import untrained_judge
 
-# The tiny model is not trained to answer; one test is about that.
-pytestmark = pytest.mark.filterwarnings("ignore:the judge .* mostly says something else:UserWarning")
+pytestmark = untrained_judge  # one test is about it
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROMPT = "{source} see {first} on {second}"
 ANSWERS = {"cat": 1.0, "dog": 0.0, "red": 0.25}

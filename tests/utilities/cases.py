@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hf_acpmbr.utilities import MatrixUtility, Utility, as_utility, load_utility
 
@@ -90,6 +91,10 @@ def write_causal_model(folder: Path) -> Path:
     for part in tiny_pair("llama"):
         part.save_pretrained(folder)
     return folder
+
+
+# The tiny causal model is not trained to answer.
+untrained_judge = pytest.mark.filterwarnings("ignore:the judge .* mostly says something else:UserWarning")
 
 
 def judge(path: str, **options: Any) -> Utility:
