@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,9 +15,7 @@ from ..decoding import AgreementPMBR
 from ..matrix import Pairs
 from ..recipe import PAPER_SAMPLES
 from ..utilities import MatrixUtility
-
-if TYPE_CHECKING:
-    from .demo import Demo, Example
+from .demo import DEFAULT, FULL, Demo, Example, decide
 
 SCORES_PER_ROW = (0.5, 1, 3, 8)
 
@@ -26,12 +23,12 @@ SCORES_PER_ROW = (0.5, 1, 3, 8)
 def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
     """Write the picture to `path`; the sentence shown is the one with the most different candidates."""
     shown = max(examples, key=lambda example: len(example.candidates))
-    decision = shown.decisions["AC-PMBR, mask"]
-    order = shown.decisions["MBR"].ranking
+    decision = decide(demo.completing["AC-PMBR"], shown.candidates, shown.source, shown.truth)
+    order = shown.decisions[FULL].ranking
     figure = Figure(figsize=(17, 3.9), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 5, width_ratios=[1, 1, 1, 1, 1.35])
-    figure.suptitle(f"{shown.source}  →  {decision.text}", fontsize=11)
+    figure.suptitle(f"{shown.source}  →  {shown.decisions[DEFAULT].text}", fontsize=11)
     low, high = np.quantile(shown.truth, [0.02, 0.98])
     panels: list[tuple[str, FloatArray | None, tuple[float | None, float | None]]] = [
         (f"{demo.target.name}: scored", None if decision.observed is None else decision.observed.dense(), (low, high)),
@@ -61,11 +58,11 @@ def _draw_errors(axis: Axes, examples: Sequence[Example], demo: Demo) -> None:
     # Few different candidates are scored completely even by small budgets: they say nothing about completion.
     varied = [example for example in examples if len(example.candidates) > 2 * SCORES_PER_ROW[-1]] or list(examples)
     worlds = [(example, *_stored(example, demo)) for example in varied]
-    for name in ("PMBR", "AC-PMBR, mask"):
+    for name in demo.completing:
         points = [
             np.mean([_point(name, budget, demo, *world) for world in worlds], axis=0) for budget in SCORES_PER_ROW
         ]
-        axis.plot(*np.transpose(points), marker="o", markersize=3, label=name.removesuffix(", mask"))
+        axis.plot(*np.transpose(points), marker="o", markersize=3, label=name)
     axis.set(xlabel="cost (part of full MBR)", ylabel="MSE of the completed matrix", xscale="log")
     axis.set_ylim(bottom=0)
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -79,7 +76,7 @@ def _point(
     name: str, scores_per_row: float, demo: Demo, example: Example, target: MatrixUtility, guide: MatrixUtility
 ) -> tuple[float, float]:
     """(cost, error) of one method at one budget on one sentence."""
-    recipe = demo.methods[name].recipe.changed(**_budgets(name, scores_per_row, demo))
+    recipe = demo.completing[name].recipe.changed(**_budgets(name, scores_per_row, demo))
     found = recipe.decoder.decode(
         example.candidates,
         target=target,
@@ -105,7 +102,7 @@ def _stored(example: Example, demo: Demo) -> tuple[MatrixUtility, MatrixUtility]
 
 def _budgets(name: str, scores_per_row: float, demo: Demo) -> dict[str, float]:
     """PMBR spends twice AC-PMBR's target scores; AC-PMBR spends the other half on its guide, as in the paper."""
-    decoder = demo.methods[name].decoder
+    decoder = demo.completing[name].decoder
     if not isinstance(decoder, AgreementPMBR):
         return {"scores_per_row": 2.0 * scores_per_row}
     ratio = decoder.budget.rate(PAPER_SAMPLES) / decoder.guide_budgets[0].rate(PAPER_SAMPLES)

@@ -1,4 +1,4 @@
-"""`acpmbr demo`: beam search, full MBR and AC-PMBR on the same sentences, judged by references, and what each cost."""
+"""`acpmbr demo`: beam search, full MBR and the default on the same sentences, judged by references, and their cost."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from ._resumable import hide_loading_bars
 OTHER_LANGUAGE = {"de": "en", "en": "de"}
 MODEL, TARGET, DISTILLED = "embedded", "embedded", "embedded-d1"
 BEAM = "beam search"
-DEFAULT = "rounds"
-_SHOWN = (BEAM, "MBR", DEFAULT)
+FULL, DEFAULT, FAST = "full MBR", "default", 'recipe "fast"'
 _REAL = "acpmbr demo --model facebook/m2m100_418M --target bleurt-20 --distilled bleurt-20-d3"
 _YELLOW, _PLAIN = "\033[33m", "\033[0m"
 
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default=TARGET, help=f"utility that decides (default {TARGET})")
     parser.add_argument("--distilled", default=DISTILLED, help=f"cheaper utility that guides it (default {DISTILLED})")
     parser.add_argument("--candidates", type=int, default=40, help="samples per sentence (default 40)")
-    parser.add_argument("--recipe", choices=("fast", "thorough"), default="fast", help="default fast")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="acpmbr_demo.png", help="file of the picture; '' for none")
 
@@ -78,32 +76,29 @@ class Example:
 
 
 class Demo:
-    """A translator with beam search, MBR, the default, PMBR and AC-PMBR, the latter also with a balanced mask.
+    """A translator with beam search, full MBR, the default, and "fast"; `completing` has two ways for the picture.
 
     Args:
         model: name for `load_model`.
         target, distilled: names of the two utilities.
         candidates: samples per sentence.
-        recipe: "fast" or "thorough".
         seed: same seed, same samples and pairs.
     """
 
-    def __init__(self, model: str, target: str, distilled: str, candidates: int, recipe: str, seed: int) -> None:
+    def __init__(self, model: str, target: str, distilled: str, candidates: int, seed: int) -> None:
         from ..models import load_model
 
         self.model, self.tokenizer, _ = load_model(model)
         self.chrf: Utility = load_utility("chrf")
         self.target: Utility = load_utility(target)
         self.distilled: Utility = load_utility(distilled)
-        plain = partial(ACPMBR, self.tokenizer, target=self.target, num_candidates=candidates, recipe=recipe, seed=seed)
+        plain = partial(ACPMBR, self.tokenizer, target=self.target, num_candidates=candidates, seed=seed)
         guided = partial(plain, distilled=self.distilled)
-        self.methods = {
-            "MBR": plain(decoder="mbr"),
-            DEFAULT: guided(),
-            "PMBR": plain(decoder="pmbr"),
-            "AC-PMBR": guided(decoder="acpmbr"),
-            # Equal shares for all rows complete the matrix best, rounds choose best.
-            "AC-PMBR, mask": guided(observation="balanced"),
+        self.methods = {FULL: plain(decoder="mbr"), DEFAULT: guided(), FAST: guided(recipe="fast")}
+        # Equal shares for all rows complete the matrix best.
+        self.completing = {
+            "PMBR": plain(decoder="pmbr", recipe="fast"),
+            "AC-PMBR": guided(observation="balanced", recipe="fast"),
         }
 
     def translate(self, source: str, to: str, reference: str | None = None) -> Example:
@@ -117,7 +112,7 @@ class Demo:
         found = self.model.generate(**inputs, num_beams=5, do_sample=False, **limits)
         beam_seconds = time.perf_counter() - start
         output = self.model.generate(
-            **inputs, custom_generate=self.methods["MBR"], return_dict_in_generate=True, **limits
+            **inputs, custom_generate=self.methods[FULL], return_dict_in_generate=True, **limits
         )
         pool: Candidates = output.candidates[0]
         exact: Decision = output.decisions[0]
@@ -126,8 +121,8 @@ class Demo:
         beam = self.tokenizer.batch_decode(found, skip_special_tokens=True)[0]
         sources = [source] * len(pool)
         worth = float(self.target.score([beam] * len(pool), pool.texts, sources) @ pool.weights)
-        decisions = {"MBR": exact} | {
-            name: decide(method, pool, source, truth) for name, method in self.methods.items() if name != "MBR"
+        decisions = {FULL: exact} | {
+            name: decide(method, pool, source, truth) for name, method in self.methods.items() if name != FULL
         }
         choices = [Choice(BEAM, beam, worth, {}, beam_seconds, 0.0, None)]
         choices += [self._choice(name, decision, exact) for name, decision in decisions.items()]
@@ -183,14 +178,14 @@ def describe(example: Example, target: Utility, colour: bool = False) -> str:
     if example.reference is not None:
         lines.append(f"  {'reference':<13}{example.reference}")
     beam = example.choices[0].text
-    full = next(choice.cost for choice in example.choices if choice.method == "MBR")
-    for choice in (choice for choice in example.choices if choice.method in _SHOWN):
+    full = next(choice.cost for choice in example.choices if choice.method == FULL)
+    for choice in (choice for choice in example.choices if choice.method != FAST):
         lines.append(f"  {choice.method:<13}{marked(choice.text, beam, colour)}")
         said = [] if choice.chrf is None else [f"chrF {choice.chrf:.0f}, {target.name} {choice.utility:.0f}"]
         if choice.calls:
             calls = " + ".join(f"{count:,} {name}" for name, count in choice.calls.items())
             said.append(f"{calls} calls, {choice.cost / full:.0%} of the cost")
-            if choice.method == "MBR":
+            if choice.method == FULL:
                 said[-1] += f" ({n} different of {drawn} samples)"
         if said:
             lines.append(f"  {'':<13}{'; '.join(said)}")
@@ -200,14 +195,14 @@ def describe(example: Example, target: Utility, colour: bool = False) -> str:
 def summarise(examples: Sequence[Example], target: Utility) -> str:
     """All methods over all sentences: quality against the references, calls and cost, and how often beam was better."""
     lines = [
-        f"Over {len(examples)} sentences; chrF and {target.name} against the references, expected {target.name} by all",
-        "pairs, all on a 0–100 scale; wins and losses by chrF against beam search:",
+        f"Means of {len(examples)} sentences on a 0–100 scale: chrF and {target.name} against the references, expected",
+        f"{target.name} against all samples (what MBR maximises); wins and losses by chrF against beam search:",
         f"  {'':<15}{'chrF':>6}{target.name[:10]:>10}{'expected':>10}{'calls':>9}{'cost':>7}{'time':>9}  wins/losses",
     ]
     for k, method in enumerate(choice.method for choice in examples[0].choices):
         row = [example.choices[k] for example in examples]
         beams = [example.choices[0] for example in examples]
-        full = sum(next(c.cost for c in example.choices if c.method == "MBR") for example in examples)
+        full = sum(next(c.cost for c in example.choices if c.method == FULL) for example in examples)
         judged = [(one.chrf or 0.0) - (other.chrf or 0.0) for one, other in zip(row, beams, strict=True)]
         line = f"  {method:<15}{_mean(choice.chrf for choice in row):>6}{_mean(choice.utility for choice in row):>10}"
         line += f"{_mean(100 * choice.expected / target.scale for choice in row):>10}"
@@ -230,12 +225,15 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     if args.reference is not None and args.source is None:
         raise ValueError("--reference belongs to a --source of your own: give both")
-    demo = Demo(args.model, args.target, args.distilled, args.candidates, args.recipe, args.seed)
+    demo = Demo(args.model, args.target, args.distilled, args.candidates, args.seed)
     built_in = [(source, to, reference) for to, pairs in SENTENCES.items() for source, reference in pairs]
     examples = []
+    colour = sys.stdout.isatty()
+    shown = "in colour" if colour else "in brackets"
+    print(f"{args.candidates} samples per sentence by {args.model!r}; {shown}: what differs from beam search\n")
     for source, to, reference in [(args.source, args.to, args.reference)] if args.source else built_in:
         examples.append(demo.translate(source, to, reference))
-        print(describe(examples[-1], demo.target, sys.stdout.isatty()), end="\n\n", flush=True)
+        print(describe(examples[-1], demo.target, colour), end="\n\n", flush=True)
     print(summarise(examples, demo.target))
     if args.picture:
         try:
