@@ -11,19 +11,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from ..candidates import FloatArray
-from ..decoding import AgreementPMBR
+from ..decoding import AgreementPMBR, Decision
 from ..matrix import Pairs
 from ..recipe import PAPER_SAMPLES
 from ..utilities import MatrixUtility
-from .demo import DEFAULT, FULL, Demo, Example, decide
+from .demo import DEFAULT, FULL, Demo, Example
 
 SCORES_PER_ROW = (0.5, 1, 3, 8)
+_SHOWN = 3
 
 
 def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
-    """Write the picture to `path`; the sentence shown is the one with the most different candidates."""
-    shown = max(examples, key=lambda example: len(example.candidates))
-    decision = decide(demo.completing["AC-PMBR"], shown.candidates, shown.source, shown.truth)
+    """Write the picture to `path`; the sentence shown is the best translated one of those with many candidates."""
+    many = 0.85 * max(len(example.candidates) for example in examples)
+    rich = [example for example in examples if len(example.candidates) >= many]
+    shown = max(rich, key=lambda example: float(example.decisions[FULL].expected.max()))
+    decision = _decided("AC-PMBR", _SHOWN, demo, shown, *_stored(shown, demo))
     order = shown.decisions[FULL].ranking
     figure = Figure(figsize=(17, 3.9), layout="constrained")
     FigureCanvasAgg(figure)
@@ -55,9 +58,7 @@ def _error(value: float | None) -> str:
 
 def _draw_errors(axis: Axes, examples: Sequence[Example], demo: Demo) -> None:
     """Mean squared error of PMBR and AC-PMBR against the part of full MBR's cost that they spend."""
-    # Few different candidates are scored completely even by small budgets: they say nothing about completion.
-    varied = [example for example in examples if len(example.candidates) > 2 * SCORES_PER_ROW[-1]] or list(examples)
-    worlds = [(example, *_stored(example, demo)) for example in varied]
+    worlds = [(example, *_stored(example, demo)) for example in _varied(examples)]
     for name in demo.completing:
         points = [
             np.mean([_point(name, budget, demo, *world) for world in worlds], axis=0) for budget in SCORES_PER_ROW
@@ -68,22 +69,34 @@ def _draw_errors(axis: Axes, examples: Sequence[Example], demo: Demo) -> None:
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter(PercentFormatter(1.0))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_title(f"mean of {len(varied)} sentence(s)", fontsize=10)
+    axis.set_title(f"mean of {len(worlds)} sentence(s)", fontsize=10)
     axis.legend()
 
 
-def _point(
+def _varied(examples: Sequence[Example]) -> Sequence[Example]:
+    """Few different candidates are scored completely even by small budgets: they say nothing about completion."""
+    return [example for example in examples if len(example.candidates) > 2 * SCORES_PER_ROW[-1]] or examples
+
+
+def _decided(
     name: str, scores_per_row: float, demo: Demo, example: Example, target: MatrixUtility, guide: MatrixUtility
-) -> tuple[float, float]:
-    """(cost, error) of one method at one budget on one sentence."""
+) -> Decision:
+    """One method at one budget on one sentence."""
     recipe = demo.completing[name].recipe.changed(**_budgets(name, scores_per_row, demo))
-    found = recipe.decoder.decode(
+    return recipe.decoder.decode(
         example.candidates,
         target=target,
         guides=[guide] if name != "PMBR" else [],
         seed=recipe.seed,
         full_matrix=example.truth,
     )
+
+
+def _point(
+    name: str, scores_per_row: float, demo: Demo, example: Example, target: MatrixUtility, guide: MatrixUtility
+) -> tuple[float, float]:
+    """(cost, error) of one method at one budget on one sentence."""
+    found = _decided(name, scores_per_row, demo, example, target, guide)
     full = demo.cost({demo.target.name: example.truth.size})
     return demo.cost(found.calls) / full, found.completion_error or 0.0
 
