@@ -15,10 +15,10 @@ columns = list(metric.features)
 
 
 def compute(rows: list[list[str]]) -> dict[str, object]:
-    """The scores of the rows that are filled in."""
-    filled = [row for row in rows if all(isinstance(text, str) and text for text in row)]
-    if not filled:
-        raise gradio.Error(f"fill in at least one row: {', '.join(columns)}")
+    """The scores of the rows that are filled in; empty rows of the table are left out."""
+    filled = [row for row in rows if any(row)]
+    if not filled or not all(text for row in filled for text in row):
+        raise gradio.Error(f"fill in at least one row, each with {' and '.join(columns)}")
     return metric.compute(**{name: [row[k] for row in filled] for k, name in enumerate(columns)})
 
 

@@ -29,4 +29,4 @@ if __name__ == "__main__":
     parser.add_argument("output", type=Path, help="folder to make")
     parser.add_argument("--model", type=Path, default=TRANSLATOR, help="folder of a model; default: the embedded one")
     args = parser.parse_args()
-    print(f"{assemble(args.output, args.model)}: huggingface-cli upload <user>/<repository> {args.output}")
+    print(f"{assemble(args.output, args.model)}: hf upload <user>/<repository> {args.output}")

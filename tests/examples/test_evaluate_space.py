@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,18 @@ def test_batches_are_collected() -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown utility 'chrff'.*configuration names are the utilities: chrf, "):
         load("chrff")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_page_scores_filled_rows_and_refuses_half_filled_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradio = pytest.importorskip("gradio", reason="gradio is not installed: pip install 'hf-acpmbr[ui]'")
+    monkeypatch.setattr(sys, "argv", ["app.py", "chrf"])
+    page = runpy.run_path(str(FOLDER / "app.py"))
+    expected = sacrebleu.sentence_chrf("the cat sat", ["a cat sat"]).score
+    assert page["compute"]([["the cat sat", "a cat sat"], ["", ""]])["scores"] == pytest.approx([expected])
+    for rows in ([["", ""]], [["the cat sat", "a cat sat"], ["a", ""]]):
+        with pytest.raises(gradio.Error, match="each with predictions and references"):
+            page["compute"](rows)
 
 
 def test_the_header_names_the_page_and_marks_a_metric() -> None:

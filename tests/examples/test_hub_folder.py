@@ -90,6 +90,16 @@ def test_a_model_without_files_needs_its_tokenizer(loaded: tuple[Any, Any]) -> N
     model.config._name_or_path = name
 
 
+def test_settings_that_are_none_are_named(loaded: tuple[Any, Any]) -> None:
+    model, tokenizer = loaded
+    for settings, message in (
+        ({"num_candidate": 3}, "'num_candidate' is not a setting: did you mean 'num_candidates'"),
+        (5, "mbr_settings must be a dict of ACPMBR's settings, got 5"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            model.generate(**inputs(tokenizer), mbr_settings=settings)
+
+
 def test_the_configuration_in_the_folder_is_the_translators_and_assembling_overwrites_nothing(repository: Path) -> None:
     for name in ("config.json", "generation_config.json"):
         assert (FOLDER / name).read_bytes() == (TRANSLATOR / name).read_bytes()

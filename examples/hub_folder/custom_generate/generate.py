@@ -33,6 +33,8 @@ def generate(
     Returns:
         As `generate`: token ids, or an MBROutput with return_dict_in_generate=True.
     """
+    if not isinstance(mbr_settings or {}, dict):
+        raise TypeError(f"mbr_settings must be a dict of ACPMBR's settings, got {mbr_settings!r}")
     if custom_generate is None:
         custom_generate = built(tokenizer or tokenizer_of(model), target, distilled, mbr_settings or {})
     # Not model.generate: in a model that was loaded from this repository that is this very function.
