@@ -322,7 +322,12 @@ def test_the_choice_from_a_pool_is_that_of_the_weighted_mixture() -> None:
     assert utility.rerank(Candidates.pool([first, second], weights=[1, 3])).text == "dogs run fast"
 
 
-def test_no_engine_is_imported() -> None:
-    program = "import sys, hf_acpmbr.engines; print([m for m in ('vllm', 'ctranslate2', 'openai') if m in sys.modules])"
+def test_no_engine_server_or_trainer_is_imported() -> None:
+    others = ("vllm", "ctranslate2", "openai", "trl", "accelerate", "fastapi", "uvicorn", "gradio")
+    program = (
+        "import sys, hf_acpmbr, hf_acpmbr.preferences, hf_acpmbr.mapping, hf_acpmbr.commands.translate\n"
+        "import hf_acpmbr.commands.rerank, hf_acpmbr.utilities.judge\n"
+        f"print([name for name in {others} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
