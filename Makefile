@@ -49,8 +49,9 @@ test-newest: ## run the tests on the newest versions of everything, without cons
 	.venv-newest/bin/python -m pytest -W default -n 2
 
 docs: $(STAMP) ## build the documentation into site/; warnings are errors
-	$(BIN)/python -m pip install --quiet --progress-bar off '.[docs]'
-	$(BIN)/mkdocs build --strict
+	$(BIN)/python -m pip install --quiet --progress-bar off --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 quality: $(STAMP) ## ruff, mypy --strict on the package, and the import rules
 	$(BIN)/ruff check .
