@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .caller import Caller, CheckedSignature, check_conflicts
@@ -16,7 +17,7 @@ from .protocols import Sampler
 from .recipe import Recipe, utility_specs
 from .sampling import Request, Samples
 from .signature import generation_signature, model_signature
-from .utilities import Utility, UtilityLike
+from .utilities import Turn, Utility, UtilityLike, in_lockstep
 
 if TYPE_CHECKING:
     import torch
@@ -138,10 +139,7 @@ class ACPMBR:
         others, more_rows = self._references(request, references)
         seconds = time.perf_counter() - start
         context = self._context(request, candidates is None)
-        decisions = [
-            self._decide(pool, source, None if others is None else others[row], context)
-            for row, (pool, source) in enumerate(zip(pools, texts, strict=True))
-        ]
+        decisions = self._decide_all(pools, texts, others or [None] * len(pools), context)
         return assemble(request, self.generation_tokenizer, decisions, others, rows + more_rows, seconds)
 
     @property
@@ -170,19 +168,41 @@ class ACPMBR:
             references: pseudo-references; default: the candidates.
             nbest: how many the Decision's `nbest` lists; by default 1, or as many as the decoder selects.
         """
-        decision = self._decide(Candidates.of(candidates), source, references)
-        return dataclasses.replace(decision, nbest_size=nbest or decision.nbest_size or 1)
+        return self.rerank_many([candidates], [source], [references], nbest)[0]
 
-    def _decide(
+    def rerank_many(
         self,
-        candidates: Candidates,
-        source: str | None,
-        references: Texts | None,
+        candidates: Sequence[Texts],
+        sources: Sequence[str | None] | None = None,
+        references: Sequence[Texts | None] | None = None,
+        nbest: int | None = None,
+    ) -> list[Decision]:
+        """The same for many lists of candidates at once: their scores are computed together, in fuller batches."""
+        for name, given in (("sources", sources), ("references", references)):
+            if isinstance(given, str) or (given is not None and len(given) != len(candidates)):
+                raise ValueError(f"{name} must have one entry for each of the {len(candidates)} lists of candidates")
+        nothing = [None] * len(candidates)
+        pools = [Candidates.of(texts) for texts in candidates]
+        decisions = self._decide_all(pools, sources or nothing, references or nothing)
+        return [dataclasses.replace(d, nbest_size=nbest or d.nbest_size or 1) for d in decisions]
+
+    def _decide_all(
+        self,
+        pools: Sequence[Candidates],
+        sources: Sequence[str | None],
+        references: Sequence[Texts | None],
         context: Mapping[str, object] | None = None,
-    ) -> Decision:
-        return self.decoder.decode(
-            candidates, references, self.target, self.guides, source=source, seed=self.recipe.seed, context=context
-        )
+    ) -> list[Decision]:
+        def decide(pool: Candidates, source: str | None, pseudo: Texts | None, turn: Turn | None) -> Decision:
+            return self.decoder.decode(
+                *(pool, pseudo, self.target, self.guides),
+                source=source,
+                seed=self.recipe.seed,
+                context=context,
+                turn=turn,
+            )
+
+        return in_lockstep([partial(decide, *given) for given in zip(pools, sources, references, strict=True)])
 
     def _candidates(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates], int]:
         if given is not None:

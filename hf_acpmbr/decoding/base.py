@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..candidates import Candidates, FloatArray
 from ..signature import Signature, nested_signature
 from ..stage import Stage
-from ..utilities import Scorer, UtilityLike, as_utility
+from ..utilities import Scorer, Turn, UtilityLike, as_utility
 from .decision import Decision
 from .problem import Problem
 
@@ -46,6 +46,7 @@ class Decoder(Stage, ABC):
         seed: int = 0,
         full_matrix: npt.ArrayLike | None = None,
         context: Mapping[str, object] | None = None,
+        turn: Turn | None = None,
     ) -> Decision:
         """Choose among the candidates of one source.
 
@@ -58,6 +59,7 @@ class Decoder(Stage, ABC):
             seed: same seed, same result.
             full_matrix: (n, m) all target scores, where known: the Decision then has the completion's error.
             context: what else the result depends on (model, sampling, …), for the signature.
+            turn: the source's place among several that are decided together, see `utilities.lockstep`.
         """
         hypotheses = Candidates.of(candidates)
         pseudo = hypotheses if references is None else Candidates.of(references)
@@ -71,7 +73,7 @@ class Decoder(Stage, ABC):
             raise ValueError(f"full_matrix has shape {full.shape}, expected {(len(hypotheses), len(pseudo))} (unique)")
 
         def prepared(utility: object) -> Scorer:
-            return as_utility(utility).prepare(hypotheses.texts, pseudo.texts, source)
+            return as_utility(utility).prepare(hypotheses.texts, pseudo.texts, source, turn)
 
         problem = Problem(
             hypotheses,
@@ -82,6 +84,7 @@ class Decoder(Stage, ABC):
             tuple(prepared(guide) for guide in listed),
             full,
             dict(context or {}),
+            turn,
         )
         return self._decide(problem)
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..candidates import Candidates, FloatArray, IntArray
 from ..matrix import ObservedScores, Pairs
 from ..protocols import View
-from ..utilities import Scorer, Utility, score_together
+from ..utilities import Scorer, Turn, Utility, score_together
 
 
 @dataclass(eq=False)
@@ -24,6 +24,7 @@ class Problem:
         guides: the scorers of the cheaper utilities.
         full_matrix: (n, m) all target scores, where known.
         context: what else the result depends on, for the signature.
+        turn: its place among sources that are decided together.
     """
 
     candidates: Candidates
@@ -34,6 +35,7 @@ class Problem:
     guides: tuple[Scorer, ...]
     full_matrix: FloatArray | None = None
     context: dict[str, object] = field(default_factory=dict)
+    turn: Turn | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     among: list[Scorer] = field(default_factory=list)
 
@@ -69,11 +71,12 @@ class Problem:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
+        clock = time.perf_counter if self.turn is None else self.turn.clock
+        start = clock()
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + clock() - start
 
     def seed_for(self, stage: int) -> int:
         """Different random numbers for every stage and utility, from one seed."""
@@ -107,7 +110,7 @@ class Problem:
         target = self.prepared_target
         if target is not None and utility is target.utility and self.references.texts == self.candidates.texts:
             return target
-        self.among.append(utility.prepare(self.candidates.texts, self.candidates.texts, self.source))
+        self.among.append(utility.prepare(self.candidates.texts, self.candidates.texts, self.source, self.turn))
         return self.among[-1]
 
     @property

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import evaluate
 
     from .engine import Scorer
+    from .lockstep import Turn
 
 
 @dataclass
@@ -138,6 +139,7 @@ class Utility(ABC):
     needs_reference: bool = True
     needs_all_references: bool = False  # a pair's score depends on the whole list of references (idf)
     symmetric: bool = False
+    joins_sources: bool = False  # pairs of several sources are better scored in one call: a network's batches
     can_aggregate: bool = False  # its kernel is an AggregatingKernel
     has_vectors: bool = False  # its kernel is a VectorKernel
     device: str = "cpu"
@@ -183,11 +185,22 @@ class Utility(ABC):
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """The arithmetic over the table's texts."""
 
-    def prepare(self, hypotheses: Sequence[str], references: Sequence[str], source: str | None = None) -> Scorer:
-        """Scorer of hypotheses × references; keeps encodings between calls. `source` is what was translated."""
+    def prepare(
+        self,
+        hypotheses: Sequence[str],
+        references: Sequence[str],
+        source: str | None = None,
+        turn: Turn | None = None,
+    ) -> Scorer:
+        """Scorer of hypotheses × references; keeps encodings between calls.
+
+        Args:
+            source: what was translated.
+            turn: its place among sources that are decided together, see `lockstep`.
+        """
         from .engine import Scorer
 
-        return Scorer(self, hypotheses, references, None if source is None else [source])
+        return Scorer(self, hypotheses, references, None if source is None else [source], turn=turn)
 
     def score(
         self, hypotheses: Sequence[str], references: Sequence[str] | None = None, sources: Sequence[str] | None = None

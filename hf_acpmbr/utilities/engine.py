@@ -6,8 +6,8 @@ and, where the utility is symmetric, swapped pairs are never computed again. The
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from .base import AggregatingKernel, Kernel, Statistics, TextTable, Utility, Vec
 from .cache import ScoreCache
 from .identity import digest
 
+if TYPE_CHECKING:
+    from .lockstep import Turn
+
+T = TypeVar("T")
 _NO_INTS: IntArray = np.zeros(0, dtype=np.int64)
 _NO_FLOATS: FloatArray = np.zeros(0)
 
@@ -30,6 +34,7 @@ class Scorer:
         references: M texts.
         sources: what was translated; one for all pairs, or several of which `score` picks.
         reference_counts: (M,) how often each reference is one, for utilities that count them (idf); default once.
+        turn: the source's place among those that are decided together, see `lockstep`.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class Scorer:
         references: Sequence[str],
         sources: Sequence[str] | None = None,
         reference_counts: IntArray | None = None,
+        turn: Turn | None = None,
     ) -> None:
         if utility.needs_source and not sources:
             raise ValueError(f"utility {utility.name!r} needs the source text: pass source= (or sources=)")
@@ -52,10 +58,13 @@ class Scorer:
         self.sources = list(sources or ()) if utility.needs_source or utility.takes_source else []
         self._keys, self._values = _NO_INTS, _NO_FLOATS
         self._kernel: Kernel | None = None
-        self._reference_counts = np.bincount(self._references, weights=reference_counts, minlength=len(index))
+        counts = np.bincount(self._references, weights=reference_counts, minlength=len(index))
+        self.reference_counts: IntArray = counts.astype(np.int64)
         self._cache: ScoreCache | None = None
         if utility.cache is not None:
             self._cache = ScoreCache(utility.cache, self._cache_signature(), required=utility.cache_required)
+        self.turn = turn
+        self.order = (0, 0) if turn is None else turn.enter(self)
 
     @property
     def calls(self) -> int:
@@ -66,7 +75,7 @@ class Scorer:
     def kernel(self) -> Kernel:
         """The metric over these texts; made when the first pair is not answered by the cache."""
         if self._kernel is None:
-            table = TextTable(self.texts, self.sources, self._reference_counts.astype(np.int64))
+            table = TextTable(self.texts, self.sources, self.reference_counts)
             self._kernel = self.utility.kernel(table, self.statistics)
         return self._kernel
 
@@ -100,27 +109,40 @@ class Scorer:
         `weights` is (K, M): aggregate c is the mean of the references' representations (n-gram counts, sentence
         vectors) under weights[c]. Only for utilities with `can_aggregate` (https://arxiv.org/abs/2402.04251).
         """
-        kernel = self.kernel if self.utility.can_aggregate else None
-        if not isinstance(kernel, AggregatingKernel):
-            raise TypeError(self._unable("average its references", "can_aggregate"))
         weights = np.asarray(weights, dtype=np.float64)
         if weights.ndim != 2 or weights.shape[1] != self.shape[1]:
             raise ValueError(f"weights has shape {weights.shape}, expected (K, {self.shape[1]})")
         h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
+
+        def aggregate() -> FloatArray:
+            kernel = self.kernel if self.utility.can_aggregate else None
+            if not isinstance(kernel, AggregatingKernel):
+                raise TypeError(self._unable("average its references", "can_aggregate"))
+            return kernel.aggregate_scores(h, self._references, weights)
+
+        scores = self._on_device(aggregate)
         self.statistics.calls += h.size * weights.shape[0]
-        return np.asarray(kernel.aggregate_scores(h, self._references, weights), dtype=np.float64)
+        return np.asarray(scores, dtype=np.float64)
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """Sentence vectors of the hypotheses (N, D) and references (M, D); only for utilities with `has_vectors`."""
-        kernel = self._vector_kernel()
-        return kernel.vectors(self._hypotheses), kernel.vectors(self._references)
+
+        def both() -> tuple[FloatArray, FloatArray]:
+            kernel = self._vector_kernel()
+            return kernel.vectors(self._hypotheses), kernel.vectors(self._references)
+
+        return self._on_device(both)
 
     def vector_scores(self, rows: IntArray, vectors: FloatArray) -> FloatArray:
         """(k, K) utility of hypotheses[rows] against K references given as (K, D) sentence vectors."""
-        kernel = self._vector_kernel()
         h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
+        scores = self._on_device(lambda: self._vector_kernel().vector_scores(h, vectors))
         self.statistics.calls += h.size * len(vectors)
-        return np.asarray(kernel.vector_scores(h, vectors), dtype=np.float64)
+        return np.asarray(scores, dtype=np.float64)
+
+    def _on_device(self, work: Callable[[], T]) -> T:
+        """Do it now, or in turn with the other sources."""
+        return work() if self.turn is None else self.turn.alone(self, work)
 
     def _vector_kernel(self) -> VectorKernel:
         kernel = self.kernel if self.utility.has_vectors else None
@@ -135,7 +157,7 @@ class Scorer:
         own = f"{self.utility.signature}|class:{digest(type(self.utility))}|code:{code_version('utilities')}"
         if not self.utility.needs_all_references:
             return own
-        counted = sorted(zip(self.texts, self._reference_counts.tolist(), strict=True))
+        counted = sorted(zip(self.texts, self.reference_counts.tolist(), strict=True))
         return f"{own}|references:{digest([pair for pair in counted if pair[1]])}"
 
     def _pair_keys(self, rows: IntArray, columns: IntArray, sources: IntArray | None) -> IntArray:
@@ -175,7 +197,8 @@ class Scorer:
 
     def _run_kernel(self, h: IntArray, r: IntArray, s: IntArray) -> FloatArray:
         try:
-            values = np.asarray(self.kernel(h, r, s), dtype=np.float64)
+            values = self.kernel(h, r, s) if self.turn is None else self.turn.score(self, (h, r, s))
+            values = np.asarray(values, dtype=np.float64)
         except (TypeError, UnicodeError) as error:  # what tokenizers raise for strings that are not text
             if (text := next(filter(_broken, [*self.texts, *self.sources]), None)) is None:
                 raise
@@ -226,28 +249,6 @@ def score_aligned(
         s = indices[2] if unique[2] else None
         out[start : start + step] = scorer.score(indices[0], indices[1], s)
     return out
-
-
-def score_together(jobs: Sequence[tuple[Scorer, IntArray, IntArray]]) -> list[FloatArray]:
-    """Scores of several (scorer, rows, columns) at the same time, one thread for each device.
-
-    The results are those of calling the scorers one after the other: scorers that share a device keep their order.
-    With all on one device this is a plain loop.
-    """
-    lanes: dict[str, list[int]] = {}
-    for position, (scorer, _, _) in enumerate(jobs):
-        lanes.setdefault(scorer.utility.device, []).append(position)
-
-    def run(lane: list[int]) -> list[tuple[int, FloatArray]]:
-        return [(position, jobs[position][0](jobs[position][1], jobs[position][2])) for position in lane]
-
-    if len(lanes) < 2:
-        done = [run(lane) for lane in lanes.values()]
-    else:
-        with ThreadPoolExecutor(max_workers=len(lanes)) as pool:
-            done = list(pool.map(run, lanes.values()))
-    by_position = dict(item for lane in done for item in lane)
-    return [by_position[position] for position in range(len(jobs))]
 
 
 def _aligned_columns(

@@ -32,6 +32,8 @@ class EvaluateUtility(Utility):
         trust_remote_code: needed for a module by path or name, which is a program that runs here.
     """
 
+    joins_sources = True
+
     def __init__(
         self,
         module: evaluate.EvaluationModule | str,

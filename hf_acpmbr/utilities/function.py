@@ -33,6 +33,8 @@ class FunctionUtility(Utility):
         parameters: network parameters behind it, for the cost model.
     """
 
+    joins_sources = True
+
     def __init__(
         self,
         function: Callable[..., object],

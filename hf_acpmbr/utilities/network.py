@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _DTYPES = ("float32", "float16", "bfloat16")
+_LOADING = threading.RLock()  # sources that are decided together may ask at the same time
 N = TypeVar("N", bound="torch.nn.Module", covariant=True)
 Output = TypeVar("Output")
 
@@ -56,6 +58,7 @@ class NetworkUtility(Utility, Generic[N]):
 
     files: Sequence[str] = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt")
     half = "float16"
+    joins_sources = True
     known_parameters: int | None = None
 
     def __init__(
@@ -93,8 +96,9 @@ class NetworkUtility(Utility, Generic[N]):
 
     @property
     def identity(self) -> str:
-        if self._revision is None:
-            self._revision = revision_of(self.folder, self.files)
+        with _LOADING:
+            if self._revision is None:
+                self._revision = revision_of(self.folder, self.files)
         return f"{describe(self.name)}@{self._revision}"
 
     def settings(self) -> dict[str, object]:
@@ -114,12 +118,14 @@ class NetworkUtility(Utility, Generic[N]):
     @property
     def network(self) -> N:
         """The loaded network on its device, in evaluation mode."""
-        if self._network is None:
-            import torch
+        with _LOADING:
+            if self._network is None:
+                import torch
 
-            network = self.load().to(device=self.device, dtype=getattr(torch, self.dtype)).eval().requires_grad_(False)
-            self._network = cast(N, torch.compile(network, dynamic=True)) if self.compile else network
-        return self._network
+                network = self.load().to(device=self.device, dtype=getattr(torch, self.dtype))
+                network = network.eval().requires_grad_(False)
+                self._network = cast(N, torch.compile(network, dynamic=True)) if self.compile else network
+            return self._network
 
     @property
     def parameters(self) -> int:  # type: ignore[override]

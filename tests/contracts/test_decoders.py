@@ -17,6 +17,7 @@ from hf_acpmbr import ACPMBR, Candidates
 from hf_acpmbr.completion import ALS, AgreementALS, load_completer
 from hf_acpmbr.decoding import DECODERS, Decision, Decoder
 from hf_acpmbr.observation import Adaptive, Balanced, Budget
+from hf_acpmbr.utilities import Lockstep
 
 from ..decoding.worlds import World
 
@@ -140,6 +141,20 @@ def test_a_list_with_duplicates_and_counts_decide_alike(name):
             logprobs=np.array([world.logprobs[text] for text in world.texts]),
         )
         assert_same(run(name, world, seed=seed), run(name, world, counted, seed=seed))
+
+
+@every_decoder
+def test_sources_decided_together_are_decided_as_alone(name):
+    worlds = [World.make(seed) for seed in range(5)]
+    alone = [run(name, world, seed=seed) for seed, world in enumerate(worlds)]
+    together = Lockstep().run(
+        [
+            lambda turn, world=world, seed=seed: run(name, world, seed=seed, turn=turn)
+            for seed, world in enumerate(worlds)
+        ]
+    )
+    for one, other in zip(alone, together, strict=True):
+        assert_same(one, other)
 
 
 @every_decoder
