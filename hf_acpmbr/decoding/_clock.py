@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..utilities import Scorer
@@ -13,15 +12,15 @@ from ..utilities import Scorer
 class Clock:
     """Runs from the moment it is made. What each scorer takes per score is known from its last round."""
 
-    def __init__(self, limit: float | None) -> None:
+    def __init__(self, limit: float | None, now: Callable[[], float]) -> None:
         self.limit = math.inf if limit is None else limit
-        self._start = time.monotonic()
+        self._now, self._start = now, now()
         self._pace: dict[int, float] = {}
 
     @property
     def seconds(self) -> float:
         """Since it was made."""
-        return time.monotonic() - self._start
+        return self._now() - self._start
 
     @contextmanager
     def round(self, scorer: Scorer, number: int) -> Iterator[None]:

@@ -71,12 +71,15 @@ class Problem:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        clock = time.perf_counter if self.turn is None else self.turn.clock
-        start = clock()
+        start = self.clock()
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + clock() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + self.clock() - start
+
+    def clock(self) -> float:
+        """Seconds, without those in which it waits for other sources."""
+        return time.perf_counter() if self.turn is None else self.turn.clock()
 
     def seed_for(self, stage: int) -> int:
         """Different random numbers for every stage and utility, from one seed."""

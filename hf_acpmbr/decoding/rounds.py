@@ -92,7 +92,7 @@ class RoundsMBR(Decoder):
         budget = self.budget.pairs(problem.shape, problem.drawn)
         if (budget >= n * m and self.time_limit is None) or n == 1:
             return exact_decision(self, problem, problem.target)
-        race = _Race(problem, self.budgets_for(len(problem.guides)), Clock(self.time_limit))
+        race = _Race(problem, self.budgets_for(len(problem.guides)), Clock(self.time_limit, problem.clock))
         bound = self._bound(problem)
         early = ""
         for step in self._steps(n, budget):

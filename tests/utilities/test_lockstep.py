@@ -49,12 +49,14 @@ def assert_same(one: Decision, other: Decision) -> None:
     assert (one.calls, one.signature, one.status) == (other.calls, other.signature, other.status)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 7])
+@pytest.mark.parametrize("size", [2, 5, 7])
 @pytest.mark.parametrize("decoder", ["rounds", "mbr", "acpmbr", "ensemble"])
 def test_decisions_of_any_batch_size_are_those_one_by_one(decoder: str, size: int) -> None:
     guides = () if decoder == "mbr" else (lengths,)
-    budgets = {} if decoder in ("mbr", "ensemble") else {"scores_per_row": 2, "distilled_scores_per_row": 4}
-    mbr = ACPMBR(target=overlap, distilled=guides, decoder=decoder, **budgets)
+    settings = {} if decoder in ("mbr", "ensemble") else {"scores_per_row": 2, "distilled_scores_per_row": 4}
+    if decoder == "acpmbr":
+        settings |= {"completer": "agreement-als", "observation": "balanced"}
+    mbr = ACPMBR(target=overlap, distilled=guides, decoder=decoder, **settings)
     alone = [mbr.rerank(texts, source) for texts, source in zip(POOLS, SOURCES, strict=True)]
     for start in range(0, len(POOLS), size):
         part = slice(start, start + size)
