@@ -95,14 +95,14 @@ def _reranker(args: argparse.Namespace) -> Job[CandidateList]:
         raise ValueError(f"--save-matrices {folder} is not a folder")
 
     def decide(batch: Sequence[Record[CandidateList]]) -> tuple[list[Result], int]:
-        results = []
-        for record in batch:
-            item = record.item
-            decision = mbr.rerank(item.candidates, item.source, item.references)
+        items = [record.item for record in batch]
+        decisions = mbr.rerank_many(
+            [item.candidates for item in items], [item.source for item in items], [item.references for item in items]
+        )
+        for record, decision in zip(batch, decisions, strict=True):
             if folder is not None:
-                save_matrices(folder / f"{record.position + 1:06d}.npz", decision, item.references)
-            results.append(Result(decision, item.fields, item.source))
-        return results, 0
+                save_matrices(folder / f"{record.position + 1:06d}.npz", decision, record.item.references)
+        return [Result(d, item.fields, item.source) for d, item in zip(decisions, items, strict=True)], 0
 
     return Job(mbr, decide)
 
