@@ -92,11 +92,10 @@ def train_dpo(args: argparse.Namespace, pairs: Dataset, folder: str) -> None:
     from trl import DPOConfig, DPOTrainer
 
     transformers.set_seed(0)
-    data = pairs.select_columns(["prompt", "chosen", "rejected"])
     name = args.dpo_model
     if name is None:
         name = f"{folder}/untrained"  # a folder, since TRL loads the reference model from where the model came from
-        for part in causal_model([str(row[column]) for row in data for column in data.column_names]):
+        for part in causal_model([str(row[column]) for row in pairs for column in ("prompt", "chosen", "rejected")]):
             part.save_pretrained(name)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(name)
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
@@ -112,7 +111,7 @@ def train_dpo(args: argparse.Namespace, pairs: Dataset, folder: str) -> None:
         bf16=args.gpu,
         disable_tqdm=True,
     )
-    trainer = DPOTrainer(model=model, args=config, train_dataset=data, processing_class=tokenizer)
+    trainer = DPOTrainer(model=model, args=config, train_dataset=pairs, processing_class=tokenizer)
     trainer.train()
     steps = [entry for entry in trainer.state.log_history if "rewards/margins" in entry]
     for entry in (steps[0], steps[-1]):
