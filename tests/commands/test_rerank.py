@@ -64,20 +64,20 @@ def test_resume_after_a_kill_gives_the_same_bytes(tmp_path: Path, monkeypatch: p
     whole = output.read_bytes()
     output.unlink()
     calls = []
-    original = ACPMBR.rerank
+    original = ACPMBR.rerank_many
 
     def dies(self: ACPMBR, *args: object, **kwargs: object) -> object:
         calls.append(1)
-        if len(calls) == 20:
+        if len(calls) == 2:
             raise KeyboardInterrupt
         return original(self, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ACPMBR, "rerank", dies)
+    monkeypatch.setattr(ACPMBR, "rerank_many", dies)
     code, output = rerank(tmp_path, text)
     assert code == 130
     assert output.with_name("out.unfinished").read_bytes().count(b"\n") == 16
     assert not output.exists()
-    monkeypatch.setattr(ACPMBR, "rerank", original)
+    monkeypatch.setattr(ACPMBR, "rerank_many", original)
     code, output = rerank(tmp_path, text, "--resume")
     assert code == 0
     assert output.read_bytes() == whole
