@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .checks import integer
 from .engines import Detokenizer, Drawn, read_ctranslate2, read_generate, read_openai, read_vllm
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ G = TypeVar("G", np.int64, np.float64)
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 TokenIds = tuple[int, ...]
+_MOST_DRAWS = 2**53  # weights are counts divided by their sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +50,7 @@ class Candidates:
         n = _checked_size(texts)
         if len(set(texts)) != n:
             raise ValueError("candidates has repeated texts: use Candidates.from_texts, which counts them")
-        counts = _readonly(self.counts, np.int64, n, "counts")
-        if counts.min() < 1:
-            raise ValueError(f"counts must be at least 1, got {counts.min()} at index {int(counts.argmin())}")
+        counts = _counts(self.counts, n)
         object.__setattr__(self, "counts", counts)
         if self.token_ids is not None:
             ids = tuple(tuple(int(token) for token in row) for row in self.token_ids)
@@ -83,7 +83,7 @@ class Candidates:
         n = _checked_size(items)
         index: dict[str, int] = {}
         inverse = np.fromiter((index.setdefault(text, len(index)) for text in items), dtype=np.int64, count=n)
-        drawn = np.ones(n, dtype=np.int64) if counts is None else _readonly(counts, np.int64, n, "counts")
+        drawn = np.ones(n, dtype=np.int64) if counts is None else _counts(counts, n)
         totals = np.zeros(len(index), dtype=np.int64)
         np.add.at(totals, inverse, drawn)
         ids = None if token_ids is None else [tuple(int(token) for token in row) for row in token_ids]
@@ -103,7 +103,7 @@ class Candidates:
     @classmethod
     def from_counts(cls, counts: dict[str, int]) -> Candidates:
         """From a mapping text → how often it was drawn, in the mapping's order."""
-        return cls(tuple(counts), np.fromiter(counts.values(), dtype=np.int64, count=len(counts)))
+        return cls(tuple(counts), _counts(counts.values(), len(counts)))
 
     @classmethod
     def of(cls, candidates: Candidates | Iterable[str] | dict[str, int]) -> Candidates:
@@ -239,15 +239,24 @@ def _checked_size(texts: Sequence[object]) -> int:
     return len(texts)
 
 
+def _counts(values: Iterable[int] | npt.NDArray[np.generic], n: int) -> IntArray:
+    """(n,) how often each was drawn: integers of at least 1 whose sum is one that float64 holds exactly."""
+    given = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    check = integer(1)
+    counts = [check(f"counts[{position}]", value) for position, value in enumerate(given)]
+    if sum(counts) >= _MOST_DRAWS:
+        raise ValueError(f"counts must sum to less than 2**53, got {sum(counts)}")
+    return _readonly(np.array(counts, dtype=np.int64), np.int64, n, "counts")
+
+
 def _readonly(values: Iterable[float] | npt.NDArray[np.generic], dtype: type[G], n: int, name: str) -> npt.NDArray[G]:
     array = np.array(values if isinstance(values, np.ndarray) else list(values))
     if array.shape != (n,):
         raise ValueError(f"{name} has shape {array.shape}, expected ({n},): one value for each text")
-    if dtype is np.int64 and array.dtype.kind not in "iu" and not np.all(np.equal(np.mod(array, 1), 0)):
-        raise ValueError(f"{name} must be integers")
     made = array.astype(dtype)
-    if made.dtype.kind == "f" and np.isnan(made).any():
-        raise ValueError(f"{name} has NaN at index {int(np.flatnonzero(np.isnan(made))[0])}")
+    if made.dtype.kind == "f" and (np.isnan(made) | np.isposinf(made)).any():
+        position = int(np.flatnonzero(np.isnan(made) | np.isposinf(made))[0])
+        raise ValueError(f"{name} has {'NaN' if np.isnan(made[position]) else 'infinity'} at index {position}")
     made.flags.writeable = False
     return made
 

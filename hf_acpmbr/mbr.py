@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .caller import Caller, CheckedSignature, check_conflicts
 from .candidates import Candidates
+from .checks import integer, optional
 from .decoding import Decision, Texts
 from .inputs import read_request, source_texts, with_stop_strings
 from .mapping import MapFunction
@@ -181,10 +182,14 @@ class ACPMBR:
         for name, given in (("sources", sources), ("references", references)):
             if isinstance(given, str) or (given is not None and len(given) != len(candidates)):
                 raise ValueError(f"{name} must have one entry for each of the {len(candidates)} lists of candidates")
+        listed = optional(integer(1))("nbest", nbest)
+        for source in sources or ():
+            if source is not None and not isinstance(source, str):
+                raise TypeError(f"source is {type(source).__name__}, expected str")
         nothing = [None] * len(candidates)
         pools = [Candidates.of(texts) for texts in candidates]
         decisions = self._decide_all(pools, sources or nothing, references or nothing)
-        return [dataclasses.replace(d, nbest_size=nbest or d.nbest_size or 1) for d in decisions]
+        return [dataclasses.replace(d, nbest_size=listed or d.nbest_size or 1) for d in decisions]
 
     def _decide_all(
         self,

@@ -67,7 +67,7 @@ def test_a_candidate_of_probability_zero_is_kept():
         (lambda: Candidates.from_texts(["a", None]), r"candidates\[1\] is NoneType"),
         (lambda: Candidates(("a", "a"), np.ones(2, int)), "repeated texts"),
         (lambda: Candidates(("a",), np.zeros(1, int)), "at least 1, got 0"),
-        (lambda: Candidates(("a",), np.array([1.5])), "must be integers"),
+        (lambda: Candidates(("a",), np.array([1.5])), r"counts\[0\] must be an integer, got 1.5"),
         (lambda: Candidates.from_texts(["a"], logprobs=[1.0, 2.0]), r"logprobs has shape \(2,\)"),
         (lambda: Candidates.from_texts(["a"], logprobs=[math.nan]), "logprobs has NaN at index 0"),
         (lambda: Candidates.from_texts(["a"], token_ids=[]), "token_ids has 0 rows"),
@@ -91,3 +91,28 @@ def test_features_are_log_counts_and_the_log_probabilities_where_all_are_finite(
     np.testing.assert_allclose(with_model.features, [[0, -3], [math.log(4), -1], [math.log(2), -2]])
     impossible = Candidates(drawn.texts, drawn.counts, logprobs=np.array([-3.0, -math.inf, -2.0]))
     assert impossible.features.shape == (3, 1)
+
+
+@pytest.mark.parametrize("count", [1.9, "3", True, 0, -1, None, math.nan, math.inf, 2**53, 2**63, [1], np.float64(2.5)])
+def test_counts_that_are_no_counts_are_refused_wherever_they_come_from(count):
+    for make in (
+        lambda: Candidates(("a", "b"), [1, count]),
+        lambda: Candidates.from_texts(["a", "b"], counts=[1, count]),
+        lambda: Candidates.from_counts({"a": 1, "b": count}),
+    ):
+        with pytest.raises(ValueError, match="counts"):
+            make()
+
+
+def test_the_sum_of_counts_cannot_overflow():
+    for counts in ([2**62, 2**62], [2**52, 2**52], np.array([2**62, 2**62])):
+        with pytest.raises(ValueError, match=r"counts must sum to less than 2\*\*53"):
+            Candidates(("a", "b"), counts)
+    assert Candidates(("a", "b"), np.array([2**51, 3], dtype=np.uint64)).total == 2**51 + 3
+    assert Candidates(("a", "b"), np.array([2, 3], dtype=np.int8)).counts.tolist() == [2, 3]
+
+
+def test_log_probabilities_are_numbers_below_infinity():
+    for value, name in ((math.nan, "NaN"), (math.inf, "infinity")):
+        with pytest.raises(ValueError, match=f"logprobs has {name} at index 1"):
+            Candidates(("a", "b"), [1, 1], logprobs=[-1.0, value])

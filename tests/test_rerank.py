@@ -88,6 +88,21 @@ def test_a_decoder_that_selects_several_lists_them():
     assert len(ACPMBR(target="chrf").rerank(CANDIDATES).nbest()) == 1
 
 
+@pytest.mark.parametrize("nbest", [0, -1, 1.5, "2", True])
+def test_a_number_of_results_that_is_none_is_refused(nbest):
+    mbr = ACPMBR(target="chrf")
+    with pytest.raises(ValueError, match="nbest must be"):
+        mbr.rerank(["a", "b"], nbest=nbest)
+    with pytest.raises(ValueError, match="nbest must be"):
+        mbr.rerank(["a", "b"]).nbest(nbest)
+    assert len(mbr.rerank(["a", "b"]).nbest(np.int64(2))) == 2
+
+
+def test_a_source_that_is_no_text_is_refused():
+    with pytest.raises(TypeError, match="source is int, expected str"):
+        ACPMBR(target="chrf").rerank(["a", "b"], source=5)
+
+
 def test_own_utilities_get_the_source():
     class Copies:
         higher_is_better = True

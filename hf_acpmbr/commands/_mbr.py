@@ -12,7 +12,7 @@ from ..mbr import ACPMBR
 from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
 from ..stage import suggest
-from ._options import add_key_values, json_or_text, named
+from ._options import add_key_values, named, stage
 from ._pairs import add_preference_arguments
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
     method.add_argument(
         "--decoder",
         metavar="NAME|JSON",
-        type=json_or_text,
+        type=stage,
         help=f'{", ".join(DECODERS)}; or with settings: \'{{"name": "n-by-s", "num_references": 32}}\' (default: '
         "acpmbr with --distilled, else pmbr)",
     )

@@ -24,6 +24,14 @@ def json_or_text(text: str) -> object:
         return text
 
 
+def stage(text: str) -> object:
+    """A name, or a JSON object with a name and settings."""
+    value = json_or_text(text)
+    if not isinstance(value, (str, dict)):
+        raise argparse.ArgumentTypeError(f'{text!r} is neither a name nor {{"name": ..., settings}}')
+    return value
+
+
 def named(text: str) -> dict[str, object]:
     """A utility's name as the dict that its options join."""
     return {"name": text}

@@ -74,12 +74,12 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise ValueError("--resume needs --input FILE: standard input cannot be read again")
     for option in ("input", "sources"):
         path: str | None = getattr(args, option, None)
-        if path is not None and _same_file(path, args.output):
+        if path is not None and same_file(path, args.output):
             raise ValueError(f"--output {args.output} is the --{option} file: choose another --output")
     check_preferences(args)
 
 
-def _same_file(one: str, other: str) -> bool:
+def same_file(one: str, other: str) -> bool:
     return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 

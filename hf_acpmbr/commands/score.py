@@ -9,6 +9,7 @@ import sys
 from ..files import write_atomically
 from ._input import read_lines
 from ._options import add_key_values
+from ._run import same_file
 
 _EXAMPLES = """\
 examples:
@@ -36,6 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="-", metavar="FILE", help="default: standard output")
 
 
+def _check_paths(args: argparse.Namespace) -> None:
+    names = ("hypotheses", "references", "sources")
+    given: dict[str, str] = {name: path for name in names if (path := getattr(args, name)) is not None}
+    if list(given.values()).count("-") > 1:
+        raise ValueError("only one of --hypotheses, --references and --sources can be standard input (-)")
+    for name, path in given.items():
+        if same_file(path, args.output):
+            raise ValueError(f"--output {args.output} is the --{name} file: choose another --output")
+
+
 def run(args: argparse.Namespace) -> int:
     from ..utilities import load_utility
 
@@ -43,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
         utility = load_utility(args.utility, trust_remote_code=args.trust_remote_code, **args.option)
     except TypeError as error:  # an option that the utility's class does not have
         raise ValueError(str(error)) from error
+    _check_paths(args)
     paths = {name: getattr(args, name) for name in ("hypotheses", "references", "sources")}
     texts = {name: None if path is None else read_lines(path, f"--{name}") for name, path in paths.items()}
     for name, needed in (("references", utility.needs_reference), ("sources", utility.needs_source)):

@@ -221,6 +221,7 @@ def starting_factors(
             if factor.shape != expected:
                 raise ValueError(f"init[{k}] has shape {factor.shape}, expected {expected}")
     else:
+        rank = min(rank, n, m)  # more cannot fit better, and would cost more
         # Non-negative, so that every u_iᵀv̄ has the sign of row i's scores from the first sweep on: with few scores a
         # start of mixed signs averages the rows' effects away. E[u²]E[v²]·d equals the scores' mean square, so that
         # scaling the scores scales the start along with them.

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import protocols
 from ..candidates import Candidates, FloatArray, IntArray
+from ..checks import integer, optional
 from ..matrix import ObservedScores, Pairs
 from .gain import Gain
 
@@ -119,9 +120,7 @@ class Decision:
 
     def nbest(self, k: int | None = None) -> list[Ranked]:
         """The k best different candidates (default: as many as were asked for, or all), best first."""
-        k = self.nbest_size if k is None else k
-        if k is not None and k < 1:
-            raise ValueError(f"nbest must be at least 1, got {k}")
+        k = optional(integer(1))("nbest", self.nbest_size if k is None else k)
         texts, counts = self.candidates.texts, self.candidates.counts
         return [Ranked(i, texts[i], float(self.expected[i]), int(counts[i])) for i in self.ranking[:k].tolist()]
 

@@ -6,7 +6,8 @@ import functools
 import hashlib
 import inspect
 import types
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from numbers import Integral, Real
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -17,21 +18,51 @@ from ..stage import describe
 _LONGEST = 40  # characters of a text in a signature; longer ones appear as a digest
 _AMBIGUOUS = frozenset({"", "none", "true", "false"})
 _CLASSES: WeakKeyDictionary[type, str] = WeakKeyDictionary()  # digests of classes, which many objects share
+_PLAIN = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "str": "a text",
+    "Path": "a path",
+    "None": "none",
+}
 _DEPTH = 6  # of objects inside objects; beyond it only the type counts
 
 
 def option_names(cls: type) -> list[str]:
     """Every option of a constructor, those that `**options` hands to its bases included."""
-    names: dict[str, None] = {}
+    return list(_option_types(cls))
+
+
+def check_option_types(cls: Callable[..., object], options: Mapping[str, object]) -> None:
+    """Refuse values of another type than a constructor's plain options have; files and commands are not typed."""
+    types = _option_types(cls) if isinstance(cls, type) else {}
+    for name, value in options.items():
+        kinds = types.get(name, "").split(" | ")
+        if all(kind in _PLAIN for kind in kinds) and not any(_is_plain(value, kind) for kind in kinds):
+            allowed = " or ".join(_PLAIN[kind] for kind in kinds)
+            raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def _is_plain(value: object, kind: str) -> bool:
+    if isinstance(value, bool) or kind == "bool":
+        return isinstance(value, bool) and kind == "bool"
+    kinds: dict[str, type] = {"int": Integral, "float": Real, "str": str, "Path": Path, "None": type(None)}
+    return isinstance(value, kinds[kind])
+
+
+def _option_types(cls: type) -> dict[str, str]:
+    """The annotation of every option, as it is written."""
+    names: dict[str, str] = {}
     for base in cls.__mro__:
         if "__init__" not in vars(base):
             continue
         parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        names |= {parameter.name: None for parameter in parameters if parameter.kind in named}
+        names |= {parameter.name: str(parameter.annotation) for parameter in parameters if parameter.kind in named}
         if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             break
-    return list(names)
+    return names
 
 
 def word(value: object) -> str:

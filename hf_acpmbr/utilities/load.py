@@ -10,6 +10,7 @@ from pathlib import Path
 from ..foreign import EvaluateModule, ScoreObject
 from .base import Utility
 from .checkpoints import checkpoint_folder, read_config
+from .identity import check_option_types
 from .table import COMET_KINDS, KINDS, UTILITIES, Entry
 
 
@@ -35,7 +36,9 @@ def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: ob
         raise ValueError(_unknown(name))
     named = {"name": known} if known in UTILITIES and "checkpoint" in entry.options else {}
     trusted = {"trust_remote_code": trust_remote_code} if entry.module == "evaluate_module" else {}
-    utility = _factory(entry.module, entry.factory)(**{**entry.options, **named, **trusted, **options})
+    factory = _factory(entry.module, entry.factory)
+    check_option_types(factory, options)
+    utility = factory(**{**entry.options, **named, **trusted, **options})
     utility.loaded_as = (name, options)  # without the trust, which whoever loads it again has to give
     return utility
 
@@ -87,9 +90,7 @@ def _from_score_object(utility: ScoreObject, options: dict[str, object]) -> Util
 
 def _from_table(name: str) -> Entry | None:
     """The table's line for a checkpoint it knows by hub id."""
-    return next(
-        (entry for entry in UTILITIES.values() if str(entry.options.get("checkpoint", "")).lower() == name), None
-    )
+    return next((entry for entry in UTILITIES.values() if str(entry.options.get("checkpoint")).lower() == name), None)
 
 
 def _from_path(name: str) -> Entry | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..checks import integer, optional
 from ..stage import describe
 from .base import CommonOptions, Statistics, Utility
 from .batching import TokenBatches
@@ -78,9 +79,10 @@ class NetworkUtility(Utility, Generic[N]):
         self.checkpoint, self.revision, self.compile = checkpoint, revision, compile
         self.checkpoint_name = checkpoint.rstrip("/").split("/")[-1]
         self.name = name or self.checkpoint_name
-        self.device = device or _default_device()
+        self.device = _default_device() if device is None else _checked_device(device)
         self.dtype = self._resolve_dtype(dtype)
-        self.batches = TokenBatches(batch_tokens or (2048 if self.device == "cpu" else 32768))
+        tokens = optional(integer(1))("batch_tokens", batch_tokens)
+        self.batches = TokenBatches(tokens or (2048 if self.device == "cpu" else 32768))
         self._given_parameters = self.known_parameters = parameters
         self._folder: Path | None = None
         self._revision: str | None = None
@@ -122,7 +124,11 @@ class NetworkUtility(Utility, Generic[N]):
             if self._network is None:
                 import torch
 
-                network = self.load().to(device=self.device, dtype=getattr(torch, self.dtype))
+                network = self.load()
+                try:
+                    network = network.to(device=self.device, dtype=getattr(torch, self.dtype))
+                except (RuntimeError, AssertionError) as error:  # no such device here, or not enough memory on it
+                    raise ValueError(f"{self.name} cannot be moved to device {self.device!r}: {error}") from error
                 network = network.eval().requires_grad_(False)
                 self._network = cast(N, torch.compile(network, dynamic=True)) if self.compile else network
             return self._network
@@ -148,6 +154,7 @@ class NetworkUtility(Utility, Generic[N]):
         """Run `forward` over sequences in sorted batches, without gradients and with a progress bar."""
         import torch
 
+        _ = self.network  # first: it names a device that is not there
         with torch.inference_mode(), self._bar(lengths.size) as done:
             self.batches.run(lengths, forward, receive, statistics, done)
 
@@ -211,6 +218,15 @@ class PairNetworkKernel:
             self.statistics,
         )
         return out
+
+
+def _checked_device(device: str) -> str:
+    import torch
+
+    try:
+        return str(torch.device(device))
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is not a device of torch, such as cpu, cuda:0 or mps") from error
 
 
 def _default_device() -> str:

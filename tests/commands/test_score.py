@@ -47,12 +47,14 @@ def test_options_output_and_cache(files: dict[str, str], tmp_path: Path) -> None
         (["--utility", "chrff"], "unknown utility 'chrff'"),
         (["--utility", "chrf", "--option", "betta=1"], "betta"),
         (["--utility", "comet", "--option", "device=cpu"], "needs --sources FILE"),
+        (["--utility", "chrf", "--hypotheses", "-", "--references", "-"], "can be standard input"),
+        (["--utility", "chrf", "--output", "{references}"], "is the --references file: choose another --output"),
     ],
 )
 def test_mistakes_are_named(
     files: dict[str, str], capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
-    assert main(score(files, *more)) == 2
+    assert main(score(files, *(word.format(**files) for word in more))) == 2
     assert message in capsys.readouterr().err
 
 

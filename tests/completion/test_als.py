@@ -68,6 +68,13 @@ def test_the_objective_never_rises(seed, gamma, lam, center):
     assert np.all(np.diff(history) <= 1e-9 * history[:-1] + 1e-12)
 
 
+def test_a_rank_beyond_the_matrix_costs_nothing_and_changes_nothing():
+    truth = np.random.default_rng(0).random((6, 5))
+    mask = np.random.default_rng(1).random((6, 5)) < 0.7
+    whole, beyond = (ALS(rank=rank, max_sweeps=5).complete(truth, mask) for rank in (5, 10**9))
+    assert beyond.matrix.tolist() == whole.matrix.tolist()
+
+
 def test_a_low_rank_matrix_is_recovered():
     rng = np.random.default_rng(1)
     truth = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 50))

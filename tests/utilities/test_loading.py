@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -160,6 +161,40 @@ def test_unknown_names_get_a_hint() -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="betta"):
         load_utility("chrf", betta=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "message"),
+    [
+        ("embedded", "batch_tokens", 0, "batch_tokens must be at least 1, got 0"),
+        ("embedded", "batch_tokens", 1.5, "batch_tokens must be an integer or none, got 1.5"),
+        ("embedded", "batch_tokens", "8", "batch_tokens must be an integer or none, got '8'"),
+        ("embedded", "device", "xpu9", "device='xpu9' is not a device of torch"),
+        ("embedded", "device", 5, "device must be a text or none, got 5"),
+        ("embedded", "compile", "no", "compile must be true or false, got 'no'"),
+        ("embedded", "name", 5, "name must be a text or none"),
+        ("chrf", "cache", 5, "cache must be a text or a path or none, got 5"),
+        ("chrf", "progress", "maybe", "progress must be true or false, got 'maybe'"),
+        ("chrf", "cache_required", 1, "cache_required must be true or false, got 1"),
+        ("chrf", "lowercase", "false", "lowercase must be true or false, got 'false'"),
+        ("chrf", "char_order", True, "char_order must be an integer, got True"),
+        ("ter", "normalized", 5, "normalized must be true or false, got 5"),
+    ],
+)
+def test_options_of_another_type_are_refused(name: str, option: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_utility(name, **{option: value})
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="embedded-d2 cannot be moved to device 'cuda:77'"):
+        load_utility("embedded-d2", device="cuda:77").score(["a"], ["b"])
+
+
+def test_no_name_is_no_utility() -> None:
+    for name in ("", " "):
+        with pytest.raises(ValueError, match="unknown utility"):
+            load_utility(name)
 
 
 def test_objects_with_score_only() -> None:

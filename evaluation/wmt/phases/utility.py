@@ -84,6 +84,8 @@ class UtilityPhase(Phase[Part]):
 
     def start(self, device: str) -> None:
         self._utility = open_utility(self.run, self.utility_name, device)
+        if isinstance(self._utility, NetworkUtility):
+            _ = self._utility.network  # loaded now, so that what is loaded is what was checked
 
     def stop(self) -> None:
         self._utility = None
