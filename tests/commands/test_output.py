@@ -161,7 +161,7 @@ def test_resuming_something_else_is_refused_with_what_differs(
         assert main(command(source, output)) == 0
     else:
         with monkeypatch.context() as patch:
-            interrupted(patch, after=18)
+            interrupted(patch, after=1)
             assert main(command(source, output)) == 130
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     more = change(source)
@@ -173,7 +173,7 @@ def test_resuming_something_else_is_refused_with_what_differs(
 
 
 def interrupted(patch: pytest.MonkeyPatch, after: int) -> None:
-    original, calls = ACPMBR.rerank, []
+    original, calls = ACPMBR.rerank_many, []
 
     def dies(self: ACPMBR, *args: object, **kwargs: object) -> object:
         calls.append(1)
@@ -181,7 +181,7 @@ def interrupted(patch: pytest.MonkeyPatch, after: int) -> None:
             raise KeyboardInterrupt
         return original(self, *args, **kwargs)  # type: ignore[arg-type]
 
-    patch.setattr(ACPMBR, "rerank", dies)
+    patch.setattr(ACPMBR, "rerank_many", dies)
 
 
 def test_a_finished_run_has_nothing_left_to_do(
@@ -301,14 +301,14 @@ def test_lines_before_a_bad_one_are_written_and_it_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, output = short(tmp_path, *(f"a{k}" for k in range(18)), "bad", "b"), tmp_path / "out.jsonl"
-    original = ACPMBR.rerank
+    original = ACPMBR.rerank_many
 
     def refuses(self: ACPMBR, candidates: object, *args: object) -> object:
-        if "bad" in candidates.texts:  # type: ignore[attr-defined]
+        if any("bad" in pool.texts for pool in candidates):  # type: ignore[attr-defined]
             raise ValueError("utility gave NaN")
         return original(self, candidates, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ACPMBR, "rerank", refuses)
+    monkeypatch.setattr(ACPMBR, "rerank_many", refuses)
     assert main(command(source, output)) == 2
     error = capsys.readouterr().err
     part = tmp_path / "out.jsonl.unfinished"
@@ -316,7 +316,7 @@ def test_lines_before_a_bad_one_are_written_and_it_is_named(
     assert [json.loads(line)["text"] for line in part.read_text().splitlines()] == [f"a{k}" for k in range(18)]
     assert main(command(source, output)) == 2
     assert "18 lines of an unfinished run: add --resume to continue it, or remove it" in capsys.readouterr().err
-    monkeypatch.setattr(ACPMBR, "rerank", original)
+    monkeypatch.setattr(ACPMBR, "rerank_many", original)
     assert main(command(source, output, "--resume")) == 0
     assert output.read_bytes().count(b"\n") == 20
 
@@ -331,7 +331,7 @@ def test_a_run_that_fails_at_its_first_line_leaves_nothing_behind(
     def refuses(self: ACPMBR, *args: object) -> object:
         raise ValueError("utility gave NaN")
 
-    monkeypatch.setattr(ACPMBR, "rerank", refuses)
+    monkeypatch.setattr(ACPMBR, "rerank_many", refuses)
     assert main(command(source, output)) == 2
     assert capsys.readouterr().err == f"acpmbr rerank: utility gave NaN (at {source} line 1)\n"
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -341,13 +341,13 @@ def test_an_input_that_changes_while_it_is_read_is_noticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, output = short(tmp_path, *(f"a{k}" + "x" * 10_000 for k in range(20))), tmp_path / "out.jsonl"
-    original = ACPMBR.rerank
+    original = ACPMBR.rerank_many
 
     def meddles(self: ACPMBR, *args: object) -> object:
         source.write_text(source.read_text().replace("a19", "b19"), encoding="utf-8")
         return original(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ACPMBR, "rerank", meddles)
+    monkeypatch.setattr(ACPMBR, "rerank_many", meddles)
     assert main(command(source, output)) == 2
     assert "changed while it was read" in capsys.readouterr().err
     assert not output.exists()
