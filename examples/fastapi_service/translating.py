@@ -17,7 +17,7 @@ class Translator:
     """Translates batches of texts, each batch within a number of seconds.
 
     Sampling cannot be cut short, so what each number of candidates costs is measured while the service runs. Scoring
-    can: `time_limit` ends it within one round, and what one text leaves over goes to the next.
+    can: `time_limit` ends it within one round.
 
     Args:
         model, tokenizer, generate: as `hf_acpmbr.models.load_model` gives them.
@@ -61,19 +61,17 @@ class Translator:
         size, start = self.size_for(len(texts), seconds), time.perf_counter()
         drawn = decide_texts(self.samplers[size], self.model, texts, generate=self.generate).decisions
         self.seconds[size] += 0.3 * ((time.perf_counter() - start) / len(texts) - self.seconds[size])
-        results = []
-        for k, decision in enumerate(drawn):
-            if decision is None:  # a blank text
-                results.append({"text": "", "expected_utility": None, "candidates": 0, "status": "blank"})
-                continue
-            left = (ends - time.perf_counter()) / (len(drawn) - k)
-            results.append(shown(self.choose(decision.candidates, texts[k], max(left, LEAST_SECONDS))))
-        return results
+        pools = {k: decision.candidates for k, decision in enumerate(drawn) if decision is not None}
+        chosen = self.choose(list(pools.values()), [texts[k] for k in pools], ends - time.perf_counter())
+        results = dict(zip(pools, map(shown, chosen), strict=True))
+        blank = {"text": "", "expected_utility": None, "candidates": 0, "status": "blank"}
+        return [results.get(k, blank) for k in range(len(texts))]
 
-    def choose(self, candidates: Candidates, source: str, seconds: float) -> Decision:
-        """The choice among candidates, with as many scores as there is time for."""
-        mbr = ACPMBR(target=self.scoring.target, distilled=self.scoring.guides, time_limit=seconds)
-        return mbr.rerank(candidates, source)
+    def choose(self, pools: list[Candidates], sources: list[str], seconds: float) -> list[Decision]:
+        """The choices of all texts, with as many scores as there is time for; their scores are computed together."""
+        limit = max(seconds / max(len(pools), 1), LEAST_SECONDS)
+        mbr = ACPMBR(target=self.scoring.target, distilled=self.scoring.guides, time_limit=limit)
+        return mbr.rerank_many(pools, sources)
 
 
 def shown(decision: Decision) -> dict[str, Any]:

@@ -10,10 +10,9 @@ import pytest
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.cli import main
+from hf_acpmbr.commands import _run
 from hf_acpmbr.preferences import Preferences
 from tests.models import tiny_pair
-
-from .test_output import interrupted
 
 POOL = ["the cat sat", "the cat sat", "a cat sat here", "dogs run", "the cats sat down"]
 
@@ -56,7 +55,20 @@ def test_best_beam_compares_with_a_field_of_the_input(tmp_path: Path, capsys: py
     assert "row 0 has no text in 'beam': got None" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("after", [5, 20, 39])
+def interrupted(patch: pytest.MonkeyPatch, after: int) -> None:
+    """Ctrl-C after so many batches."""
+    original, batches = _run._decided, []
+
+    def dies(*given: Any) -> Any:
+        batches.append(1)
+        if len(batches) > after:
+            raise KeyboardInterrupt
+        return original(*given)
+
+    patch.setattr(_run, "_decided", dies)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from hf_acpmbr import ACPMBR
+from hf_acpmbr.mapping import decide_texts
 from tests.models import tiny_pair
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -97,25 +99,25 @@ def test_a_request_gets_as_many_candidates_as_half_of_its_time_is_enough_for(mon
     assert made.seconds != [0.1, 1.0], "it learns from what it measures"
 
 
-def test_scoring_ends_with_the_time_and_gives_what_it_leaves_to_the_next_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_share_the_time_that_sampling_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     made = translator(monkeypatch)
     clock, limits = [0.0], []
     monkeypatch.setattr("translating.time.perf_counter", lambda: clock[0])
-    choose = made.choose
+    rerank_many = ACPMBR.rerank_many
 
-    def slow(candidates: Any, source: str, seconds: float) -> Any:
-        limits.append(seconds)
-        clock[0] += 1.0
-        decision = choose(candidates, source, seconds)
-        assert f"time_limit:{seconds:g}|" in decision.signature
-        return decision
+    def watched(self: ACPMBR, *given: Any) -> Any:
+        limits.append(self.recipe.to_dict()["decoder"]["time_limit"])
+        return rerank_many(self, *given)
 
-    monkeypatch.setattr(made, "choose", slow)
-    made.translate(["a dog ran", "the cat sat", "we see the sun"], 6.0)
-    assert limits == [2.0, 2.5, 4.0]
-    limits.clear()
-    made.translate(["a dog ran", "the cat sat"], 0.5)
-    assert limits == [0.25, 0.001], "nothing is left, and there is an answer all the same"
+    def slow(*given: Any, **options: Any) -> Any:
+        clock[0] += 2.0
+        return decide_texts(*given, **options)
+
+    monkeypatch.setattr(ACPMBR, "rerank_many", watched)
+    monkeypatch.setattr("translating.decide_texts", slow)
+    made.translate(["a dog ran", " ", "the cat sat"], 6.0)
+    made.translate(["a dog ran"], 0.5)
+    assert limits == [2.0, 0.001], "where nothing is left there is an answer all the same"
 
 
 @pytest.fixture
