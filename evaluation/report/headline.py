@@ -14,14 +14,14 @@ def headline(results: Results) -> str:
     plain = results.rows.get(f"pmbr/{block}")
     full = results.rows.get("mbr")
     if full is None or not guided or any(row.mean("regret") is None for row in guided):
-        return _by_quality(results)
+        return by_quality(results)
     best = min(guided, key=lambda row: row.mean("regret") or 0.0)
     said = f"{method_name(best)}, {block}, loses {best.mean('regret') or 0.0:.2f} of full MBR's expected utility × 100 "
     said += f"at {cost_of(results, best) / cost_of(results, full):.1%} of its cost"
     if plain is not None and plain.mean("regret") is not None:
         said += f"; without a guide (PMBR) it is {plain.mean('regret') or 0.0:.2f} "
         said += f"at {cost_of(results, plain) / cost_of(results, full):.1%}"
-    return f"{said}. {_by_quality(results)}"
+    return f"{said}."
 
 
 def cheapest_block(results: Results) -> str:
@@ -33,7 +33,7 @@ def cheapest_block(results: Results) -> str:
     return min(costs, key=lambda name: max(costs[name]), default="")
 
 
-def _by_quality(results: Results) -> str:
+def by_quality(results: Results) -> str:
     """The first metric of beam search or the most probable sample, full MBR and the cheapest block's rows."""
     metric = results.settings.metrics[0]
     shown: list[RowResults] = [results.rows[key] for key in ("map", "mbr") if key in results.rows]

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluation.assets import attribution
-from evaluation.report.headline import headline
+from evaluation.report.headline import by_quality, headline
 from evaluation.report.layout import Layout
 from evaluation.report.plots import figures, svg
 from evaluation.report.results import Results, RowResults, open_results
@@ -76,6 +76,7 @@ def _section(results: Results, tables: dict[str, Layout], cases: int) -> str:
     parts = [f'<h2 id="{results.pair}">{html.escape(tables["table"].title)}</h2>']
     first, *others = _figures(results)
     parts.append(f"<p class=key>{html.escape(headline(results))}</p>{first}")
+    parts.append(f"<p>{html.escape(by_quality(results))}</p>" if by_quality(results) != headline(results) else "")
     parts.append(f"<h3>Table</h3><p class=note>Press a column's name to sort.</p>{_scrolled(tables['table'])}")
     if results.failed:
         parts.append(f"<p><b>{len(results.failed)} sources failed</b> and are left out.</p>")

@@ -10,6 +10,7 @@ import argparse
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def error_by_cost(results: Results) -> Figure | None:
         return None
     figure, axes = plt.subplots(figsize=(5.6, 3.8))
     for curve in series:
-        points = [(cost_of(results, row), row.mean("completion_error") or 0.0) for row in curve.rows]
+        points = [(cost_of(results, row), row.mean("completion_error") or nan) for row in curve.rows]  # log(0)
         axes.plot(*zip(*sorted(points), strict=True), label=curve.name, **curve.style)
     _logarithmic(axes)
     axes.set(xlabel=cost_label(results), ylabel="MSE (0–100 scale)", title=f"Completion error by cost, {results.pair}")
@@ -120,7 +121,7 @@ def error_by_agreement(results: Results) -> Figure | None:
 def quality_by_cost(results: Results) -> Figure | None:
     """The first metric against what was spent, for all decoders: curves where there are several budgets."""
     metric = results.settings.metrics[0]
-    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    figure, axes = plt.subplots(figsize=(6.4, 4.8), layout="constrained")
     curves = results.figure("cost") or [row for row in results.table if row.row.budget]
     for curve in series_of(results, curves):
         points = sorted((cost_of(results, row), metric_value(results, row, metric)) for row in curve.rows)
@@ -141,7 +142,7 @@ def quality_by_cost(results: Results) -> Figure | None:
     _logarithmic(axes, vertical=False)
     name = metric_name(results, metric)
     axes.set(xlabel=cost_label(results), ylabel=name, title=f"Quality by cost, {results.pair}")
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=2)
     return figure
 
 
