@@ -34,11 +34,11 @@ test-slow: $(STAMP) ## run the tests that take minutes each
 test-network: $(STAMP) ## compare with the published weights (downloads some 20 GB from the Hub)
 	$(BIN)/python -m pytest -m network
 
-# Warnings of other packages' old releases are not our errors.
+# Warnings of other packages' old releases are not our errors. The lowest versions are those with wheels for this Python.
 test-floors: ## run the tests on the lowest versions that pyproject.toml allows
 	$(PYTHON) -m venv .venv-floors
 	.venv-floors/bin/python -m pip install --quiet --progress-bar off uv
-	.venv-floors/bin/uv pip compile pyproject.toml --extra test --resolution lowest-direct --quiet --output-file .venv-floors/floors.txt
+	.venv-floors/bin/uv pip compile pyproject.toml --extra test --resolution lowest-direct --only-binary :all: --quiet --output-file .venv-floors/floors.txt
 	.venv-floors/bin/python -m pip install --quiet --progress-bar off --requirement .venv-floors/floors.txt
 	.venv-floors/bin/python -m pip install --quiet --progress-bar off --no-deps --editable .
 	.venv-floors/bin/python -m pytest -W default -n 2

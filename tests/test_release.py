@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def test_classifiers_urls_and_python_versions_agree_with_the_workflow() -> None:
     matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
     assert classified == set(matrix["python"])
     assert set(matrix["versions"]) == {"floors", "newest"}
+    assert "exclude" not in matrix
     lowest = min(classified, key=lambda version: int(version.split(".")[1]))
     assert project["requires-python"] == f">={lowest}"
     assert all(url.startswith("https://") for url in project["urls"].values())
@@ -71,6 +73,24 @@ def test_workflows_and_templates_are_yaml_and_run_targets_that_exist(path: Path)
         assert target in targets
     if "make test-${{" in content:
         assert {"test-floors", "test-newest"} <= set(targets)
+
+
+def test_the_releases_readme_has_absolute_links_and_its_metadata_the_repository() -> None:
+    release = runpy.run_path(str(ROOT / ".github" / "absolute_links.py"))
+    address = "https://github.com/someone/something"
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)", release["absolute"](text, address, "v1.0"))
+    assert len(links) == len(re.findall(r"\]\(([^)\s]+)\)", text))
+    assert all(link.startswith(("https://", "#")) for link in links)
+    for view, path in re.findall(rf"{address}/(blob|raw)/v1.0/(\S+)", "\n".join(links)):
+        assert (ROOT / path.split("#")[0]).exists(), path
+        assert (view == "raw") == path.endswith(".png")
+    project = tomllib.loads(release["with_urls"]((ROOT / "pyproject.toml").read_text(encoding="utf-8"), address))
+    assert project["project"]["urls"] == {
+        "Repository": address,
+        "Issues": f"{address}/issues",
+        **PROJECT["project"]["urls"],
+    }
 
 
 def test_every_file_of_the_package_goes_into_the_wheel() -> None:

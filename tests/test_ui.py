@@ -324,7 +324,11 @@ def browser_is_missing() -> str | None:
         return "gradio is not installed (pip install 'hf-acpmbr[ui]')"
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed"
-    return None if shutil.which("chromium") else "there is no chromium on this machine"
+    return None if browser() else "there is neither chromium nor chrome on this machine"
+
+
+def browser() -> str | None:
+    return next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
 
 
 @pytest.fixture(scope="module")
@@ -349,8 +353,8 @@ def visit(address: str) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 420, "height": 900})
+        started = playwright.chromium.launch(executable_path=browser(), args=["--no-sandbox"])
+        page = started.new_page(viewport={"width": 420, "height": 900})
         page.set_default_timeout(120_000)
         errors: list[str] = []
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
@@ -360,7 +364,7 @@ def visit(address: str) -> Iterator[Any]:
         page.goto(address)
         page.wait_for_selector("#source textarea")
         yield page
-        browser.close()
+        started.close()
     assert errors == []
 
 
