@@ -49,7 +49,7 @@ LIBRARIES = {
     },
     "evaluate": {"utilities"},
     "datasets": {"utilities", "commands", "mapping"},
-    "accelerate": set(),
+    "accelerate": {"workers"},
     "matplotlib": {"commands", "embedded"},
 }
 

@@ -17,7 +17,6 @@ from evaluation.assets import DATA_HELP
 from evaluation.report.results import CORPUS_METRICS, open_results
 from evaluation.report.table import build_table
 from evaluation.wmt.data import COLUMNS, load_sentences
-from evaluation.wmt.launch import Workers
 from evaluation.wmt.merge import merge
 from evaluation.wmt.phases.base import Corpus, Phase, run_phase
 from evaluation.wmt.phases.candidates import CandidatesPhase
@@ -27,6 +26,7 @@ from evaluation.wmt.phases.metrics import MetricPhase
 from evaluation.wmt.phases.reference import ReferencePhase
 from evaluation.wmt.settings import EvaluationSettings, load_settings
 from hf_acpmbr.cli import Parser, exit_code
+from hf_acpmbr.workers import Workers
 
 DEFAULT_OUTPUT = "runs"
 CHANGES = (

@@ -1,57 +1,24 @@
-"""Results on disk in shards that are either whole or absent, whatever happens to the process that writes them.
-
-A shard is a parquet file with one row for each source, and a note beside it (JSON) that is written last: checksum, the
-sources that failed, what the shard was made from and with which settings. A shard without its note, or whose bytes do
-not match it, counts as absent and is made again.
-"""
+"""The results of a phase: shards (see `hf_acpmbr.shards`) that are parquet files with one row for each source."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_acpmbr.files import write_atomically
+from hf_acpmbr.shards import Shards
 
 Record: TypeAlias = dict[str, Any]  # a row of a parquet file, or what a phase says about its rows
 
 
-@dataclass(frozen=True)
-class Note:
-    """What is known about a shard.
-
-    Args:
-        sha256: of the parquet file.
-        settings: digests of what it was made with: settings, the content of models and metrics, code.
-        inputs: digest of what it was made from.
-        failed: message for each source (by index) that could not be done; they are not in the file.
-        meta: what the next phases need to know.
-    """
-
-    sha256: str
-    settings: Mapping[str, str]
-    inputs: str
-    failed: Mapping[str, str] = field(default_factory=dict)
-    meta: Record = field(default_factory=dict)
-
-
-class Store:
+class Store(Shards):
     """The shards of one phase in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def path(self, shard: int) -> Path:
-        return self.folder / f"{shard:05d}.parquet"
-
-    def note_path(self, shard: int) -> Path:
-        return self.folder / f"{shard:05d}.json"
+        super().__init__(folder, ".parquet")
 
     def write(
         self,
@@ -64,33 +31,8 @@ class Store:
         failed: Mapping[int, str],
         meta: Record,
     ) -> None:
-        """Write the data, then the note that makes it count; each appears under its name only when it is complete."""
-        data = parquet(rows, schema)
-        failures = {str(index): failed[index] for index in sorted(failed)}
-        note = Note(hashlib.sha256(data).hexdigest(), settings, inputs, failures, meta)
-        self.note_path(shard).unlink(missing_ok=True)
-        write_atomically(self.path(shard), data)
-        write_atomically(self.note_path(shard), json.dumps(asdict(note), sort_keys=True, indent=1) + "\n")
-
-    def note(self, shard: int) -> Note | None:
-        """The note of a shard; None where it is absent or unreadable."""
-        try:
-            note = Note(**json.loads(self.note_path(shard).read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
-        return note if isinstance(note.settings, dict) and isinstance(note.failed, dict) else None
-
-    def sound(self, shard: int) -> Note | None:
-        """The note of a shard whose bytes match it; None otherwise."""
-        note = self.note(shard)
-        if note is None or not self.path(shard).is_file():
-            return None
-        return note if _sha256(self.path(shard)) == note.sha256 else None
-
-    def discard(self, shard: int) -> None:
-        """Make a shard absent; the note goes first, so that a kill in between leaves nothing that counts."""
-        self.note_path(shard).unlink(missing_ok=True)
-        self.path(shard).unlink(missing_ok=True)
+        """A shard of rows."""
+        self.put(shard, parquet(rows, schema), settings=settings, inputs=inputs, failed=failed, meta=meta)
 
     def read(self, shard: int) -> list[Record]:
         """The rows of a shard."""
@@ -100,19 +42,6 @@ class Store:
         """The shard as a table, for large columns that should not become Python lists."""
         return pq.read_table(self.path(shard))
 
-    def clean(self) -> None:
-        """Remove what a killed process left unfinished."""
-        for file in self.folder.glob("*.tmp"):
-            file.unlink(missing_ok=True)
-
-
-def _sha256(path: Path) -> str:
-    hasher = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()
-
 
 def parquet(rows: Sequence[Record], schema: pa.Schema | None = None) -> bytes:
     """Rows as the bytes of a parquet file."""
@@ -120,9 +49,3 @@ def parquet(rows: Sequence[Record], schema: pa.Schema | None = None) -> bytes:
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
     return data
-
-
-def digest(value: object) -> str:
-    """A short name for any JSON-like value."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=list)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -22,9 +22,9 @@ from evaluation.report.results import open_results
 from evaluation.report.significance import compare
 from evaluation.report.table import build_table, significance_table
 from evaluation.report.tune import tune
-from evaluation.wmt.launch import Workers
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.matrices import MatrixPhase
+from hf_acpmbr.workers import Workers
 from tests.evaluation.conftest import small_settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.wmt.launch import Workers, refuse_lonely_run
 from evaluation.wmt.store import Store
+from hf_acpmbr.workers import Workers, refuse_lonely_run
 
 SCHEMA = pa.schema({"index": pa.int64(), "scores": pa.list_(pa.float32())})
 ROWS = [{"index": 0, "scores": [1.5, 2.5]}, {"index": 1, "scores": []}]

@@ -13,9 +13,10 @@ from typing import ClassVar, Generic, TypeVar, cast
 
 import pyarrow as pa
 
-from evaluation.wmt.launch import Progress, Workers
-from evaluation.wmt.store import Note, Record, Store, digest
+from evaluation.wmt.store import Record, Store
 from hf_acpmbr.files import write_atomically
+from hf_acpmbr.shards import Note, digest
+from hf_acpmbr.workers import Progress, Workers
 
 Part = TypeVar("Part", covariant=True)
 P = TypeVar("P")

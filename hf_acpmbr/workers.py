@@ -15,12 +15,12 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from tqdm import tqdm
 
-from hf_acpmbr.launched import watch_launch
+from .launched import watch_launch
 
 T = TypeVar("T")
 HOW_TO_LAUNCH = (
-    "two processes on a CPU: `accelerate launch --multi_gpu --num_processes 2 evaluation/run_wmt.py …`, or "
-    "`ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 evaluation/run_wmt.py …`"
+    "two processes on a CPU: `accelerate launch --multi_gpu --num_processes 2 …`, or "
+    "`ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 …`"
 )
 
 
@@ -81,20 +81,25 @@ class Workers:
         broadcast_object_list(holder)
         return holder[0]
 
-    def on_main_first(self, check: Callable[[], T]) -> T:
-        """What a check gives; where it fails on the main process, that one says why and all end."""
+    def on_main(self, make: Callable[[], T]) -> T | None:
+        """What the main process makes, None on the others; where it fails, it says why and all end."""
         made: list[T] = []
         problem: list[Exception] = []
         if self.is_main:
             try:
-                made.append(check())
+                made.append(make())
             except Exception as error:
                 problem.append(error)
         if not self.from_main(lambda: not problem):
             if problem:
                 raise problem[0]
             raise SystemExit(2)
-        return made[0] if self.is_main else check()
+        return made[0] if made else None
+
+    def on_main_first(self, check: Callable[[], T]) -> T:
+        """What a check gives; where it fails on the main process, that one says why and all end."""
+        made = self.on_main(check)
+        return cast(T, made) if self.is_main else check()
 
     def refuse_differences(self, value: object) -> None:
         """An error where processes, perhaps on several machines, do not have the same models, metrics or code."""
