@@ -3,54 +3,81 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
+from ..checks import number
+from ..stage import Configured, setting
+from ._beliefs import Beliefs
 from ._columns import Columns
 
 _SWEEPS = 4
-# A row's variance rests on its own scores and, as if from so many others, on the mean of all rows.
-_PRIOR_DEGREES = 8
-# The calibrated weights have taken away a part of what the guide's residuals explain. Regret × 100 with the good / weak
-# guide for the full slope and for half of it: 0.11 / 0.27 and 0.06 / 0.14 (six stored matrices, 1 score per candidate).
-_SLOPE_SHARE = 0.5
-# The weights of the columns take away a part of the noise, so means are shrunk by a share of it; deviations, which
-# stops rest on, keep all of it. Regret × 100 at 1 / 8 scores per candidate without a guide for 0.1 / 0.25 / 1:
-# 0.11 / 0.03, 0.12 / 0.03, 0.11 / 0.12 (stored matrices); 1.02 / 0.05, 1.00 / 0.05, 1.20 / 0.20 (embedded models).
-_NOISE_SHARE = 0.25
-_CONTENDERS, _DRAWS = 64, 400
+_CONTENDERS, _DRAWS = 256, 400
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
+class Shrinkage(Configured):
+    """How far candidates with few scores are pulled towards what is known of them beforehand.
+
+    Args:
+        noise_share: the part of the noise that means are shrunk by; calibrated weights take the rest away. Deviations,
+            which stops rest on, keep all of it.
+        slope_share: the part of a guide's slope that is used, for the same reason.
+        prior_degrees: a candidate's variance rests on its own scores and, as if from so many more, on everybody's.
+    """
+
+    noise_share: float = setting(0.25, number(0, 1, above=True))
+    slope_share: float = setting(0.5, number(0, 1))
+    prior_degrees: float = setting(8.0, number(0, above=True))
+
+
+@dataclass(eq=False)
 class Estimate:
     """What is expected of every candidate.
 
     Args:
         mean: (N,) expected gain.
         deviation: (N,) its standard deviation, leaving out what moves all candidates alike.
-        draws: (B, k) joint draws of the contenders' expected gains, of heavy tails as few scores deserve them.
-        contenders: (k,) the candidates that can be the best, by mean + 2 deviations.
+        beliefs: the distributions behind it.
+        pulls: (N, d) how each column moves each candidate's mean.
+        random: for the draws.
     """
 
     mean: FloatArray
-    deviation: FloatArray
-    draws: FloatArray
-    contenders: IntArray
+    beliefs: Beliefs
+    pulls: FloatArray
+    random: np.random.Generator
+
+    @property
+    def deviation(self) -> FloatArray:
+        return self.beliefs.deviation
 
     def regret(self, leader: int) -> float:
         """Expected gain that is lost by taking `leader`."""
-        place = np.flatnonzero(self.contenders == leader)
-        if not place.size:
-            return float("inf")
-        return float((self.draws.max(axis=1) - self.draws[:, place[0]]).mean())
+        contenders, draws = self._race
+        return float((draws.max(axis=1) - draws[:, contenders == leader][:, 0]).mean())
 
     def confidence(self, leader: int) -> float:
         """Probability that no candidate is better than `leader`."""
-        place = np.flatnonzero(self.contenders == leader)
-        return float((self.draws.max(axis=1) <= self.draws[:, place[0]]).mean()) if place.size else 0.0
+        contenders, draws = self._race
+        return float((draws.max(axis=1) <= draws[:, contenders == leader][:, 0]).mean())
+
+    @cached_property
+    def _race(self) -> tuple[IntArray, FloatArray]:
+        """Those that can be the best, and joint draws of their gains.
+
+        Pseudo-references move candidates jointly: a normal number per column times what it does to each of them.
+        """
+        hopeful = self.beliefs.center + 2 * self.deviation
+        hopeful[int(np.argmax(self.mean))] = np.inf  # the leader is one of them, whatever the others may still be
+        contenders = np.lexsort((np.arange(len(hopeful)), -hopeful))[:_CONTENDERS]
+        pulls = self.pulls[contenders]
+        size = np.sqrt(np.square(pulls).sum(axis=1))
+        normal = self.random.normal(size=(_DRAWS, pulls.shape[1])) @ (pulls / np.where(size > 0, size, 1.0)[:, None]).T
+        normal += self.random.normal(size=normal.shape) * (size == 0)
+        return contenders, self.beliefs.draw(contenders, normal)
 
 
 @dataclass(eq=False)
@@ -66,6 +93,7 @@ class Additive:
         features: (N, F) what is known of every candidate before any score, standardised.
         guides: (N, K) scores of each guide against the first K columns, minus row and column means.
         random: for the draws.
+        shrinkage: how far.
         mean, variance: of the candidates by the last fit, where the next one starts.
     """
 
@@ -73,55 +101,46 @@ class Additive:
     features: FloatArray
     guides: list[FloatArray]
     random: np.random.Generator
+    shrinkage: Shrinkage = Shrinkage()
     mean: FloatArray | None = None
     variance: float = 0.0
 
     def fit(self, scores: FloatArray, rows: IntArray, places: IntArray) -> Estimate:
         """From (k,) gains of candidates against columns (places in the order), a prefix of it for every candidate."""
-        n = len(self.features)
-        depth = np.bincount(rows, minlength=n)
-        weight, excess, doubt = np.empty(len(rows)), np.empty(len(rows)), np.zeros(n)
-        for d in np.unique(depth[depth > 0]).tolist():
-            at = depth[rows] == d
-            weight[at], excess[at] = self.columns.weights(d)[places[at]], self.columns.excess(d)[places[at]]
-            doubt[depth == d] = self.columns.doubt(d)
-        fit = _Fit(scores, rows, places, depth, weight, doubt, self)
+        fit = _Fit(scores, rows, places, self)
         for _ in range(_SWEEPS):
             fit.sweep()
         self.mean, self.variance = fit.mean, fit.prior_variance
-        return fit.estimate(excess)
+        return fit.estimate()
 
 
 class _Fit:
     """One fit: `sweep` goes once through column effects, guide slopes, noise, prior and candidates."""
 
-    def __init__(
-        self,
-        scores: FloatArray,
-        rows: IntArray,
-        places: IntArray,
-        depth: IntArray,
-        weight: FloatArray,
-        doubt: FloatArray,
-        model: Additive,
-    ) -> None:
-        self.scores, self.rows, self.places, self.weight, self.doubt, self.model = (
-            scores,
-            rows,
-            places,
-            weight,
-            doubt,
-            model,
-        )
-        self.n, self.depth, self.seen = len(depth), depth, depth > 0
+    def __init__(self, scores: FloatArray, rows: IntArray, places: IntArray, model: Additive) -> None:
+        self.scores, self.rows, self.places, self.model = scores, rows, places, model
+        self.n = len(model.features)
+        self.depth = np.bincount(rows, minlength=self.n)
+        self.seen = self.depth > 0
+        self.weight, self.excess, self.doubt = self._weights()
         self.per_column = np.maximum(np.bincount(places), 1)
         active = max(int(self.seen.sum()), 2)
-        self.degrees = np.maximum(depth - 1, 0) * (1 - 1 / active)
+        self.degrees = np.maximum(self.depth - 1, 0) * (1 - 1 / active)
         self.mean = np.zeros(self.n) if model.mean is None else model.mean - model.mean[self.seen].mean()
         self.prior_variance = model.variance
         self.guides = np.array([self._at(guide) for guide in model.guides]).reshape(len(model.guides), len(rows))
         self.within = np.array([self._within(guide) for guide in self.guides]).reshape(self.guides.shape)
         self.slopes = np.zeros(len(self.guides))
+
+    def _weights(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Of every entry its column's weight and what of it is beyond the column's share; the doubt of every row."""
+        weight, excess, doubt = np.empty(len(self.rows)), np.empty(len(self.rows)), np.zeros(self.n)
+        columns = self.model.columns
+        for d in np.unique(self.depth[self.seen]).tolist():
+            at = self.depth[self.rows] == d
+            weight[at], excess[at] = columns.weights(d)[self.places[at]], columns.excess(d)[self.places[at]]
+            doubt[self.depth == d] = columns.doubt(d)
+        return weight, excess, doubt
 
     def _at(self, guide: FloatArray) -> FloatArray:
         # Where the target has gone as far as the guide, the guide has nothing to add.
@@ -142,6 +161,7 @@ class _Fit:
         return np.asarray(left - self._sum_rows(self.weight * left)[self.rows])
 
     def sweep(self) -> None:
+        shrinkage = self.model.shrinkage
         adjusted = self.scores - self.slopes @ self.guides
         self.effects = self._effects(adjusted - self.mean[self.rows])
         left = adjusted - self.effects[self.places]
@@ -150,21 +170,24 @@ class _Fit:
         total = max(float(self.degrees.sum()), 1.0)
         if len(self.guides):
             whole = self.left + self.slopes @ self.within
-            ridge = float(whole @ whole) / total * np.eye(len(self.guides)) + 1e-12 * np.eye(len(self.guides))
-            self.slopes = _SLOPE_SHARE * np.linalg.solve(self.within @ self.within.T + ridge, self.within @ whole)
+            ridge = (float(whole @ whole) / total + 1e-12) * np.eye(len(self.guides))
+            slopes = np.linalg.solve(self.within @ self.within.T + ridge, self.within @ whole)
+            self.slopes = shrinkage.slope_share * slopes
         squares = self._sum_rows(np.square(self.left))
         pooled = float(squares.sum()) / total
         if pooled <= 0:  # one column says nothing of the noise: half of what it shows
             pooled = 0.5 * float(self.row[self.seen].var())
-        tiny = 1e-18 + 1e-15 * float(np.square(self.scores).mean())
-        pooled = max(pooled, tiny)
-        self.own = (_PRIOR_DEGREES * pooled + squares) / (_PRIOR_DEGREES + self.degrees)
-        self.error = np.maximum(_NOISE_SHARE * self.own * self.doubt, tiny)
-        self._prior(self.prior_variance or 0.5 * pooled, tiny)
+        self.tiny = 1e-18 + 1e-15 * float(np.square(self.scores).mean())
+        pooled = max(pooled, self.tiny)
+        prior_degrees = shrinkage.prior_degrees
+        own = (prior_degrees * pooled + squares) / (prior_degrees + self.degrees)
+        self.error = np.maximum(own * self.doubt, self.tiny)
+        self._prior(self.prior_variance or 0.5 * pooled)
 
-    def _prior(self, variance: float, tiny: float) -> None:
+    def _prior(self, variance: float) -> None:
         """The candidates' prior means and variance, and then their means."""
-        features, row, error = self.model.features[self.seen], self.row[self.seen], self.error[self.seen]
+        share = self.model.shrinkage.noise_share * self.error
+        features, row, error = self.model.features[self.seen], self.row[self.seen], share[self.seen]
         trust = 1.0 / (error + variance)
         ridge = np.full(features.shape[1], 1e-3 * trust.sum())
         ridge[0] *= 1e-6
@@ -172,31 +195,13 @@ class _Fit:
         slopes = np.linalg.solve(features.T @ weighted + np.diag(ridge), weighted.T @ row)
         self.prior = self.model.features @ slopes
         unexplained = float(np.average(np.square(row - self.prior[self.seen]) - error, weights=trust))
-        self.prior_variance = max(unexplained, 0.05 * float(row.var()), tiny)
-        self.shrink = np.where(self.seen, self.prior_variance / (self.prior_variance + self.error), 0.0)
-        self.mean = self.prior + self.shrink * np.where(self.seen, self.row - self.prior, 0.0)
+        self.prior_variance = max(unexplained, 0.05 * float(row.var()), self.tiny)
+        kept = np.where(self.seen, self.prior_variance / (self.prior_variance + share), 0.0)
+        self.mean = self.prior + kept * np.where(self.seen, self.row - self.prior, 0.0)
 
-    def estimate(self, excess: FloatArray) -> Estimate:
-        error = np.where(self.seen, self.error / _NOISE_SHARE, np.inf)
-        deviation = np.sqrt(1.0 / (1.0 / self.prior_variance + 1.0 / error))
-        depth = len(self.effects)
-        mean = self.mean + float(self.model.columns.weights(depth) @ self.effects)
-        contenders = np.lexsort((np.arange(self.n), -(mean + 2 * deviation)))[:_CONTENDERS]
-        return Estimate(mean, deviation, self._draws(mean, deviation, contenders, excess), contenders)
-
-    def _draws(self, mean: FloatArray, deviation: FloatArray, chosen: IntArray, excess: FloatArray) -> FloatArray:
-        """Pseudo-references move candidates jointly: a normal number for each column times the entries' residuals."""
-        place = np.full(self.n, -1)
-        place[chosen] = np.arange(len(chosen))
-        mine = place[self.rows] >= 0
-        entries = np.zeros((len(chosen), len(self.effects)))
-        entries[place[self.rows[mine]], self.places[mine]] = (excess * self.left)[mine]
-        size = np.sqrt(np.square(entries).sum(1))
-        wanted = deviation[chosen]
-        joint: npt.NDArray[Any] = entries * np.where(size > 0, wanted / np.where(size > 0, size, 1.0), 0.0)[:, None]
-        random = self.model.random
-        shaken = random.normal(size=(_DRAWS, joint.shape[1])) @ joint.T
-        shaken += random.normal(size=(_DRAWS, len(chosen))) * np.where(size > 0, 0.0, wanted)
-        degrees = _PRIOR_DEGREES + self.degrees[chosen]
-        tails = np.sqrt(random.chisquare(degrees, size=(_DRAWS, len(chosen))) / degrees)
-        return np.asarray(mean[chosen] + shaken / tails)
+    def estimate(self) -> Estimate:
+        beliefs = Beliefs.of(self.row, np.where(self.seen, self.error, np.inf), self.prior)
+        pulls = np.zeros((self.n, len(self.effects)))
+        pulls[self.rows, self.places] = self.excess * self.left
+        shift = float(self.model.columns.weights(len(self.effects)) @ self.effects)
+        return Estimate(self.mean + shift, beliefs, pulls, self.model.random)

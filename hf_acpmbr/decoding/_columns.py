@@ -7,16 +7,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..checks import integer, number
+from ..stage import Configured, setting
 
-# Pseudo-references that were drawn most come first: a rare one can mislead when it is the only one, and of these the
-# weight is known. Regret × 100 with 4 columns, none / 1 / 4 / 8 of them first: 0.88 / 0.57 / 0.14 / 0.14 on the six
-# stored matrices, 1.44 / 1.15 / 0.88 / 0.88 on 36 of the embedded models.
-_HEAVY = 4
-# Ridge of the calibration. The same regrets with 8 columns for 1e6 (no calibration) / 2 / 4 / 16: 0.65 / 0.29 / 0.29 /
-# 0.34 and 0.92 / 0.54 / 0.51 / 0.61.
-_RIDGE = 4.0
 # More profile columns than this change nothing and cost time.
 _PROFILE = 64
+
+
+@dataclass(frozen=True)
+class Calibration(Configured):
+    """How the first few pseudo-references are made to stand for all.
+
+    Args:
+        heavy: so many that were drawn most come first: a rare one can mislead when it is the only one, and the weight
+            of these is known.
+        ridge: how far the weights may move from those of the sampling, less the larger it is.
+    """
+
+    heavy: int = setting(4, integer(0))
+    ridge: float = setting(4.0, number(0, above=True))
 
 
 @dataclass(eq=False)
@@ -36,24 +45,33 @@ class Columns:
         order: (M,) which pseudo-reference comes when.
         arrivals: (M + 1,) when, in that order; infinity at the end.
         candidate: (M,) which candidate has the same text, -1 for none.
+        ridge: of the calibration.
     """
 
     shares: FloatArray
     order: IntArray
     arrivals: FloatArray
     candidate: IntArray
+    ridge: float
     _profiles: FloatArray | None = None
     _known: dict[int, FloatArray] = field(default_factory=dict)
 
     @classmethod
-    def draw(cls, shares: FloatArray, ties: IntArray, candidate: IntArray, random: np.random.Generator) -> Columns:
+    def draw(
+        cls,
+        shares: FloatArray,
+        ties: IntArray,
+        candidate: IntArray,
+        random: np.random.Generator,
+        calibration: Calibration,
+    ) -> Columns:
         """A random order. `ties` is a rank of the texts that does not depend on the order in which they were given."""
         waiting = np.empty(len(shares))
         waiting[np.argsort(ties)] = random.exponential(size=len(shares))
         arrivals = waiting / shares
-        arrivals[np.lexsort((arrivals, -shares))[:_HEAVY]] = 0.0
+        arrivals[np.lexsort((arrivals, -shares))[: calibration.heavy]] = 0.0
         order = np.lexsort((waiting, -shares * (arrivals == 0), arrivals))
-        return cls(shares, order, np.append(arrivals[order], np.inf), candidate)
+        return cls(shares, order, np.append(arrivals[order], np.inf), candidate, calibration.ridge)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -96,7 +114,7 @@ class Columns:
             return start
         profiles = self._profiles[self.order[:depth]]
         width = profiles.shape[1]
-        system = profiles.T @ profiles / width + _RIDGE / depth * np.eye(width)
+        system = profiles.T @ profiles / width + self.ridge / depth * np.eye(width)
         moved = start - profiles @ np.linalg.solve(system, profiles.T @ start) / width
         return np.asarray(moved / moved.sum())
 

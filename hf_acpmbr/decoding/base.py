@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..candidates import Candidates, FloatArray
+from ..matrix import ObservedScores
 from ..signature import Signature, nested_signature
 from ..stage import Stage
 from ..utilities import Scorer, Turn, UtilityLike, as_utility
@@ -159,9 +160,15 @@ def completion_error(problem: Problem, matrix: FloatArray | None) -> float | Non
     return float(problem.candidates.weights @ squared @ problem.references.weights)
 
 
-def exact_decision(decoder: Decoder, problem: Problem, scorer: Scorer, status: str = "exact") -> Decision:
-    """Full MBR with one utility: argmax_i Σ_j weight_j u(y_i, ŷ_j)."""
-    observed = problem.score_everything(scorer)
+def exact_decision(
+    decoder: Decoder,
+    problem: Problem,
+    scorer: Scorer,
+    status: str = "exact",
+    observed: ObservedScores | None = None,
+) -> Decision:
+    """Full MBR with one utility: argmax_i Σ_j weight_j u(y_i, ŷ_j); `observed` are all scores where they are known."""
+    observed = problem.score_everything(scorer) if observed is None else observed
     matrix = observed.values.reshape(problem.shape)
     return decoder._decision(
         problem,

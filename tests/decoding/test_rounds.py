@@ -11,8 +11,8 @@ from hf_acpmbr import Candidates
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, HalvingMBR, RoundsMBR
 from hf_acpmbr.decoding._additive import Additive
-from hf_acpmbr.decoding._columns import Columns
-from hf_acpmbr.decoding.rounds import reach
+from hf_acpmbr.decoding._columns import Calibration, Columns
+from hf_acpmbr.decoding._race import reach
 from hf_acpmbr.utilities import MatrixUtility
 
 from .worlds import World
@@ -20,7 +20,9 @@ from .worlds import World
 
 def drawn(shares, seed=0) -> Columns:
     size = len(shares)
-    return Columns.draw(np.asarray(shares), np.arange(size), np.arange(size), np.random.default_rng(seed))
+    return Columns.draw(
+        np.asarray(shares), np.arange(size), np.arange(size), np.random.default_rng(seed), Calibration()
+    )
 
 
 def clusters(seed: int, size: int = 60) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,297 @@
+"""One source in rounds: who has been scored against how many pseudo-references, and what that says of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..budget import Budget
+from ..candidates import FloatArray, IntArray
+from ..checks import integer, number
+from ..matrix import ObservedScores, Pairs
+from ..stage import Configured, setting
+from ..utilities import Scorer
+from ._additive import Additive, Estimate, Shrinkage
+from ._clock import Clock
+from ._columns import Calibration, Columns
+from ._ranking import gains
+from .problem import Problem
+
+# The guides together may take this part of a time limit.
+_GUIDES_TIME = 0.5
+
+
+@dataclass(frozen=True)
+class Pace(Configured):
+    """How a budget is spent.
+
+    Args:
+        first_share: the part of it that the first round may spend.
+        first_depth: pseudo-references that a candidate of the first round is scored against, at least.
+        rounds: how many follow, each with fewer candidates and deeper.
+        doubt: a candidate gets the benefit of so many deviations when the next round is chosen.
+        first_step: where the budget need not be spent, it is opened step by step, from so many scores per candidate.
+        least_agreement: a guide whose scores correlate less with the target's gets no more of its budget.
+    """
+
+    first_share: float = setting(0.5, number(0, 1, above=True))
+    first_depth: int = setting(2, integer(1))
+    rounds: int = setting(4, integer(1))
+    doubt: float = setting(0.5, number(0))
+    first_step: float = setting(4.0, number(0, above=True))
+    least_agreement: float = setting(0.2, number(-1, 1))
+
+
+@dataclass(eq=False)
+class _Guide:
+    """A guide: the scorer, the (N, k) gains of all candidates against the first k columns, and how large k may get."""
+
+    scorer: Scorer
+    block: FloatArray
+    most: int
+
+    @property
+    def width(self) -> int:
+        return int(self.block.shape[1])
+
+
+@dataclass(eq=False)
+class Race:
+    """Target scores so far, and what they say.
+
+    Args:
+        problem: the source.
+        pace, shrinkage, calibration: the decoder's settings.
+        clock: for a time limit.
+    """
+
+    problem: Problem
+    guide_budgets: Sequence[Budget]
+    pace: Pace
+    shrinkage: Shrinkage
+    calibration: Calibration
+    clock: Clock
+    estimate: Estimate | None = None
+    sizes: list[int] = field(default_factory=list)
+    trials: list[Pairs] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        self.n, self.m = problem.shape
+        self.by_text = _ranks(problem.candidates.texts)
+        place = {text: k for k, text in enumerate(problem.candidates.texts)}
+        candidate = np.array([place.get(text, -1) for text in problem.references.texts], dtype=np.int64)
+        ties = _ranks(problem.references.texts)
+        random = np.random.default_rng(problem.seed_for(0))
+        self.columns = Columns.draw(problem.references.weights, ties, candidate, random, self.calibration)
+        self.random = np.random.default_rng(problem.seed_for(1))
+        logprobs = problem.candidates.logprobs
+        standing = np.zeros(self.n) if logprobs is None else -logprobs
+        self.standing = np.lexsort((self.by_text, standing, -problem.candidates.counts))
+        self.guides = [
+            _Guide(scorer, np.empty((self.n, 0)), budget.pairs(problem.shape, problem.drawn) // self.n)
+            for scorer, budget in zip(problem.guides, self.guide_budgets, strict=True)
+        ]
+        self.depth = np.zeros(self.n, dtype=np.int64)
+        self.block: IntArray = np.empty(0, dtype=np.int64)
+        self.values = np.empty(0)
+        self.rows: IntArray = np.empty(0, dtype=np.int64)
+        self.places: IntArray = np.empty(0, dtype=np.int64)
+        self._take_in()
+
+    @property
+    def spent(self) -> int:
+        return len(self.values)
+
+    @property
+    def leader(self) -> int:
+        return int(self.ranking()[0])
+
+    @property
+    def mean(self) -> FloatArray:
+        """(N,) expected gains; before any score what the guides say."""
+        return self.favours if self.estimate is None else self.estimate.mean
+
+    @property
+    def deviation(self) -> FloatArray:
+        """(N,) their standard deviations."""
+        return np.zeros(self.n) if self.estimate is None else self.estimate.deviation
+
+    @property
+    def regret(self) -> float:
+        """What the leader is expected to lose against the best."""
+        return math.inf if self.estimate is None else self.estimate.regret(self.leader)
+
+    @property
+    def confidence(self) -> float:
+        """Probability that the leader is the best."""
+        return 0.0 if self.estimate is None else self.estimate.confidence(self.leader)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to score."""
+        return int(self.depth.min()) == self.m
+
+    def ranking(self) -> IntArray:
+        """(N,) candidates from best to worst."""
+        return np.lexsort((self.by_text, -self.mean))
+
+    def observed(self, sign: float) -> ObservedScores:
+        """The target's scores."""
+        columns = self.columns.order[self.places]
+        return ObservedScores.unsorted(self.rows, columns, sign * self.values, (self.n, self.m))
+
+    def guide_scores(self) -> tuple[ObservedScores, ...]:
+        """The guides' scores."""
+        scores = []
+        for guide in self.guides:
+            rows = np.repeat(np.arange(self.n), guide.width)
+            columns = np.tile(self.columns.order[: guide.width], self.n)
+            values = gains(guide.scorer.utility, guide.block).ravel()
+            scores.append(ObservedScores.unsorted(rows, columns, values, (self.n, self.m)))
+        return tuple(scores)
+
+    def spend(self, budget: int, share: float) -> None:
+        """Go on until `budget` target scores and `share` of the guides' budgets have been spent in all."""
+        self._consult(share)
+        first = max(int(self.pace.first_share * budget), min(2 * self.pace.first_depth, budget))
+        size = min(self.n, max(2, first // self.pace.first_depth))
+        if self.spent:
+            first = self.affordable(min(first, budget - self.spent))
+            size = min(size, self.block.size + first // self.pace.first_depth)
+        self._widen(size)
+        self._deepen(self.block, first)
+        for to_go in range(self.pace.rounds, 0, -1):
+            allowance = self.affordable(budget - self.spent) // to_go
+            if allowance < 1 or self.finished:
+                continue
+            size = int(np.clip(allowance // max(int(self.depth.max()), 1), 2, self.n))
+            size = min(max(size, math.ceil(allowance / self.m)), allowance, self.n)
+            hopeful = self.mean + self.pace.doubt * self.deviation
+            self._deepen(np.lexsort((self.by_text, -hopeful))[:size], allowance)
+
+    def affordable(self, scores: int) -> int:
+        """So many more target scores, or those that there is time for."""
+        return self.clock.affords(self.problem.target, scores)
+
+    def _consult(self, share: float) -> None:
+        """Score all candidates by the guides, as far as `share` of their budgets reaches."""
+        new = False
+        for place, guide in enumerate(self.guides, 1):
+            width = min(guide.most, max(1, math.ceil(share * guide.most)))
+            if width > guide.width and self._agreement(guide) >= self.pace.least_agreement:
+                self._score_guide(guide, width, _GUIDES_TIME * place / len(self.guides))
+                new = True
+        if new:
+            self._take_in()
+
+    def _score_guide(self, guide: _Guide, width: int, share: float) -> None:
+        """Bring it to `width` columns, or to as many as a share of the time limit allows, at least one."""
+        new = width - guide.width if self.clock.limit == math.inf else 1
+        while new:
+            columns = self.columns.order[guide.width : guide.width + new]
+            with self.clock.round(guide.scorer, new * self.n):
+                block = self.problem.score_block(guide.scorer, np.arange(self.n), columns)
+            guide.block = np.concatenate([guide.block, gains(guide.scorer.utility, block)], axis=1)
+            new = self.clock.affords(guide.scorer, (width - guide.width) * self.n, share) // self.n
+
+    def _agreement(self, guide: _Guide) -> float:
+        """Correlation with the target within columns; 1 before there is anything to compare."""
+        both = self.places < guide.width
+        if not both.any():
+            return 1.0
+        places = self.places[both]
+        pair = np.stack([self.values[both], guide.block[self.rows[both], places]])
+        sums = np.stack([np.bincount(places, each) for each in pair])
+        pair -= (sums / np.maximum(np.bincount(places), 1))[:, places]
+        size = float(np.sqrt(np.square(pair).sum(axis=1).prod()))
+        return float(pair[0] @ pair[1]) / size if size > 0 else 0.0
+
+    def _take_in(self) -> None:
+        """What is known of every candidate besides the target's scores."""
+        known, residuals = [self.problem.candidates.features], []
+        self.favours = np.zeros(self.n)
+        for guide in self.guides:
+            if guide.width:
+                self.columns.learn(guide.block, np.arange(self.n), self.n)
+                mean = guide.block @ self.columns.weights(guide.width)
+                left = guide.block - mean[:, None]
+                known.append(mean[:, None])
+                residuals.append(left - left.mean(axis=0))
+                self.favours += _standard(mean[:, None]).sum(axis=1)
+        features = np.column_stack([np.ones(self.n), *map(_standard, known)])
+        self.model = Additive(self.columns, features, residuals, self.random, self.shrinkage)
+        if self.spent:
+            self._profile()
+
+    def _widen(self, size: int) -> None:
+        """Candidates of the first round: those drawn most; with guides half are theirs and a quarter is random."""
+        if size <= self.block.size:
+            return
+        chosen = self.standing
+        if self.model.guides and size < self.n:
+            favourites = np.lexsort((self.by_text, -self.mean))[: math.ceil(size / 2)]
+            others = chosen[~np.isin(chosen, favourites)]
+            prominent, rest = np.split(others, [math.ceil(size / 4)])
+            rest = rest[np.argsort(self.random.random(self.n)[self.by_text[rest]])]
+            chosen = np.concatenate([favourites, prominent, rest])
+        new = chosen[~np.isin(chosen, self.block)][: size - self.block.size]
+        self.block = np.concatenate([self.block, new])
+
+    def _deepen(self, rows: IntArray, allowance: int) -> None:
+        """Bring all `rows` to the same depth, as deep as the allowance reaches, and take the scores in."""
+        depth = reach(self.depth[rows], allowance, self.m)
+        counts = np.maximum(depth - self.depth[rows], 0)
+        if not counts.any():
+            return
+        new_rows = np.repeat(rows, counts)
+        new_places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + self.depth[new_rows]
+        target = self.problem.target
+        columns = self.columns.order[new_places]
+        with self.problem.timed(self.problem.label(target)), self.clock.round(target, len(new_rows)):
+            values = gains(target.utility, target(new_rows, columns))
+        self.values = np.concatenate([self.values, values])
+        self.rows = np.concatenate([self.rows, new_rows])
+        self.places = np.concatenate([self.places, new_places])
+        self.depth[rows] = np.maximum(self.depth[rows], depth)
+        self.sizes.append(len(rows))
+        self.trials.append(Pairs(new_rows, columns, (self.n, self.m)))
+        with self.problem.timed("completion"):
+            self._profile()
+            self.estimate = self.model.fit(self.values, self.rows, self.places)
+
+    def _profile(self) -> None:
+        """The block that all candidates of the first round share, as profiles of their texts."""
+        width = int(self.depth[self.block].min())
+        place = np.full(self.n, -1)
+        place[self.block] = np.arange(self.block.size)
+        inside = (place[self.rows] >= 0) & (self.places < width)
+        block = np.empty((self.block.size, width))
+        block[place[self.rows[inside]], self.places[inside]] = self.values[inside]
+        self.columns.learn(block, self.block, self.n)
+
+
+def reach(depths: IntArray, allowance: int, most: int) -> int:
+    """To which common depth (at most `most`) candidates of these depths can be brought by `allowance` scores."""
+    wanted = np.arange(1, most + 1)
+    have = np.sort(depths)
+    below = np.searchsorted(have, wanted, side="left")
+    cost = below * wanted - np.concatenate([[0], np.cumsum(have)])[below]
+    return int(np.searchsorted(cost, allowance, side="right"))
+
+
+def _ranks(texts: Sequence[str]) -> IntArray:
+    """(n,) the rank of each text, so that the order in which texts were given has no influence."""
+    ranks = np.empty(len(texts), dtype=np.int64)
+    ranks[np.argsort(np.array(texts, dtype=object))] = np.arange(len(texts))
+    return ranks
+
+
+def _standard(features: FloatArray) -> FloatArray:
+    """(N, F) on a scale of variance 1; what is the same for all is left out."""
+    center, spread = features.mean(0), features.std(0)
+    telling = spread > 1e-9 * np.maximum(np.abs(center), 1e-300)
+    return np.asarray((features - center)[:, telling] / spread[telling])
