@@ -14,6 +14,8 @@ from ._beliefs import Beliefs
 from ._columns import Columns
 
 _SWEEPS = 4
+# What is known of how far means move counts half as much after each round: deeper rounds tell more of deep ones.
+_FADE = 0.5
 _CONTENDERS, _DRAWS = 256, 400
 
 
@@ -94,7 +96,7 @@ class Additive:
         guides: (N, K) scores of each guide against the first K columns, minus row and column means.
         random: for the draws.
         shrinkage: how far.
-        mean, variance: of the candidates by the last fit, where the next one starts.
+        last: fit, where the next one starts.
     """
 
     columns: Columns
@@ -102,16 +104,40 @@ class Additive:
     guides: list[FloatArray]
     random: np.random.Generator
     shrinkage: Shrinkage = Shrinkage()
-    mean: FloatArray | None = None
-    variance: float = 0.0
+    last: _Fit | None = None
+    _moved: tuple[float, float] = (0.0, 0.0)
 
     def fit(self, scores: FloatArray, rows: IntArray, places: IntArray) -> Estimate:
         """From (k,) gains of candidates against columns (places in the order), a prefix of it for every candidate."""
         fit = _Fit(scores, rows, places, self)
         for _ in range(_SWEEPS):
             fit.sweep()
-        self.mean, self.variance = fit.mean, fit.prior_variance
-        return fit.estimate()
+        if self.last is not None:
+            self._compare(self.last, fit)
+        self.last = fit
+        return fit.estimate(self.widening)
+
+    @property
+    def widening(self) -> float:
+        """How much larger variances are than the scores of single candidates say.
+
+        These are not independent, since pseudo-references come in kinds. So it is learnt from how far means moved when
+        candidates got more scores.
+        """
+        squares, number = self._moved
+        prior = self.shrinkage.prior_degrees
+        return max(1.0, (prior + squares) / (prior + number))
+
+    def _compare(self, before: _Fit, now: _Fit) -> None:
+        deeper = before.seen & (now.depth > before.depth)
+        if deeper.sum() < 2:
+            return
+        said = np.maximum(before.error - now.error, 0.1 * before.error)[deeper]
+        moved = (now.row - before.row)[deeper]
+        moved = moved - np.average(moved, weights=1 / said)
+        number = len(moved)
+        squares = float((np.square(moved) / said).sum()) * number / (number - 1)
+        self._moved = _FADE * self._moved[0] + squares, _FADE * self._moved[1] + number
 
 
 class _Fit:
@@ -126,8 +152,9 @@ class _Fit:
         self.per_column = np.maximum(np.bincount(places), 1)
         active = max(int(self.seen.sum()), 2)
         self.degrees = np.maximum(self.depth - 1, 0) * (1 - 1 / active)
-        self.mean = np.zeros(self.n) if model.mean is None else model.mean - model.mean[self.seen].mean()
-        self.prior_variance = model.variance
+        last = model.last
+        self.mean: FloatArray = np.zeros(self.n) if last is None else last.mean - last.mean[self.seen].mean()
+        self.prior_variance: float = 0.0 if last is None else last.prior_variance
         self.guides = np.array([self._at(guide) for guide in model.guides]).reshape(len(model.guides), len(rows))
         self.within = np.array([self._within(guide) for guide in self.guides]).reshape(self.guides.shape)
         self.slopes = np.zeros(len(self.guides))
@@ -199,8 +226,8 @@ class _Fit:
         kept = np.where(self.seen, self.prior_variance / (self.prior_variance + share), 0.0)
         self.mean = self.prior + kept * np.where(self.seen, self.row - self.prior, 0.0)
 
-    def estimate(self) -> Estimate:
-        beliefs = Beliefs.of(self.row, np.where(self.seen, self.error, np.inf), self.prior)
+    def estimate(self, widening: float) -> Estimate:
+        beliefs = Beliefs.of(self.row, np.where(self.seen, widening * self.error, np.inf), self.prior)
         pulls = np.zeros((self.n, len(self.effects)))
         pulls[self.rows, self.places] = self.excess * self.left
         shift = float(self.model.columns.weights(len(self.effects)) @ self.effects)

@@ -29,7 +29,7 @@ class Pace(Configured):
     """How a budget is spent.
 
     Args:
-        first_share: the part of it that the first round may spend.
+        first_share: the part of it, or of what a later step adds, that the first round may spend.
         first_depth: pseudo-references that a candidate of the first round is scored against, at least.
         rounds: how many follow, each with fewer candidates and deeper.
         doubt: a candidate gets the benefit of so many deviations when the next round is chosen.
@@ -40,7 +40,7 @@ class Pace(Configured):
     first_share: float = setting(0.5, number(0, 1, above=True))
     first_depth: int = setting(2, integer(1))
     rounds: int = setting(4, integer(1))
-    doubt: float = setting(0.5, number(0))
+    doubt: float = setting(1.0, number(0))
     first_step: float = setting(4.0, number(0, above=True))
     least_agreement: float = setting(0.2, number(-1, 1))
 
@@ -96,10 +96,12 @@ class Race:
             for scorer, budget in zip(problem.guides, self.guide_budgets, strict=True)
         ]
         self.depth = np.zeros(self.n, dtype=np.int64)
+        self.pool = self.n
         self.block: IntArray = np.empty(0, dtype=np.int64)
         self.values = np.empty(0)
         self.rows: IntArray = np.empty(0, dtype=np.int64)
         self.places: IntArray = np.empty(0, dtype=np.int64)
+        self.model = Additive(self.columns, np.ones((self.n, 1)), [], self.random, self.shrinkage)
         self._take_in()
 
     @property
@@ -157,25 +159,36 @@ class Race:
     def spend(self, budget: int, share: float) -> None:
         """Go on until `budget` target scores and `share` of the guides' budgets have been spent in all."""
         self._consult(share)
-        first = max(int(self.pace.first_share * budget), min(2 * self.pace.first_depth, budget))
-        size = min(self.n, max(2, first // self.pace.first_depth))
-        if self.spent:
-            first = self.affordable(min(first, budget - self.spent))
-            size = min(size, self.block.size + first // self.pace.first_depth)
-        self._widen(size)
-        self._deepen(self.block, first)
+        left = budget - self.spent
+        first = self.affordable(max(int(self.pace.first_share * left), min(2 * self.pace.first_depth, left)))
+        pool = self._pool(first)
+        self._deepen(pool, first)
+        depth = max(int(self.depth[pool].min()), 1)
         for to_go in range(self.pace.rounds, 0, -1):
             allowance = self.affordable(budget - self.spent) // to_go
             if allowance < 1 or self.finished:
                 continue
-            size = int(np.clip(allowance // max(int(self.depth.max()), 1), 2, self.n))
-            size = min(max(size, math.ceil(allowance / self.m)), allowance, self.n)
-            hopeful = self.mean + self.pace.doubt * self.deviation
-            self._deepen(np.lexsort((self.by_text, -hopeful))[:size], allowance)
+            self._deepen(self._hopeful(min(max(allowance // depth, 2), allowance), allowance), allowance)
+            depth *= 2
 
     def affordable(self, scores: int) -> int:
         """So many more target scores, or those that there is time for."""
         return self.clock.affords(self.problem.target, scores)
+
+    def _pool(self, allowance: int) -> IntArray:
+        """Who takes part: more and more candidates while there are new ones, then half as many in every step."""
+        if self.block.size < self.n:
+            self._widen(min(self.n, max(2, self.block.size + allowance // self.pace.first_depth)))
+            return self.block
+        self.pool = max(self.pool // 2, 2)
+        return self._hopeful(self.pool, allowance)
+
+    def _hopeful(self, size: int, allowance: int) -> IntArray:
+        """So many that can still be the best and have scores to come; more where these could not take the allowance."""
+        order = np.lexsort((self.by_text, -(self.mean + self.pace.doubt * self.deviation)))
+        order = order[self.depth[order] < self.m]
+        needed = int(np.searchsorted(np.cumsum(self.m - self.depth[order]), allowance)) + 1
+        return order[: max(size, needed)]
 
     def _consult(self, share: float) -> None:
         """Score all candidates by the guides, as far as `share` of their budgets reaches."""
@@ -223,7 +236,7 @@ class Race:
                 residuals.append(left - left.mean(axis=0))
                 self.favours += _standard(mean[:, None]).sum(axis=1)
         features = np.column_stack([np.ones(self.n), *map(_standard, known)])
-        self.model = Additive(self.columns, features, residuals, self.random, self.shrinkage)
+        self.model.features, self.model.guides = features, residuals
         if self.spent:
             self._profile()
 
