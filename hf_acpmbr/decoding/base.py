@@ -133,6 +133,7 @@ class Decoder(Stage, ABC):
             status=status,
             signature=self._signature(problem),
             calls=problem.calls(),
+            encodings=problem.encodings(),
             exact_calls=None if utility is None else problem.exact_calls(utility),
             seconds=dict(problem.seconds),
             paper_cost=sum(s.utility.parameters / rate for s, rate in rates) if rates else None,

@@ -54,6 +54,7 @@ class Decision:
         status: how it ended, for people ("exact", "completed in 12 sweeps", …).
         signature: one line from which the result can be repeated.
         calls: pairs really scored, for each utility.
+        encodings: texts run through an encoder, for each utility that encodes texts once.
         seconds: wall-clock time of each stage.
         paper_cost: Σ parameters / reduction rate of the utilities used, where the sizes are known.
         exact: whether `expected` is full MBR's, without completion.
@@ -84,6 +85,7 @@ class Decision:
     signature: str
     calls: Mapping[str, int]
     seconds: Mapping[str, float]
+    encodings: Mapping[str, int] = field(default_factory=dict)
     paper_cost: float | None = None
     exact: bool = False
     completion_error: float | None = None
@@ -139,6 +141,8 @@ class Decision:
     def summary(self) -> str:
         """One readable line: the choice, its expected utility, what was spent."""
         spent = (", ".join(f"{count:,} {name}" for name, count in self.calls.items()) or "no") + " calls"
+        if self.encodings:
+            spent += ", " + ", ".join(f"{count:,} {name}" for name, count in self.encodings.items()) + " encodings"
         if self.exact_calls and not self.exact:
             spent += f", full MBR has {self.exact_calls:,}"
         drawn = f"{len(self.candidates)} unique of {self.candidates.total}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -143,7 +143,15 @@ class Problem:
 
     def calls(self) -> dict[str, int]:
         """Pairs really scored so far, for each utility."""
-        calls: dict[str, int] = {}
+        return self._totals(lambda scorer: scorer.calls)
+
+    def encodings(self) -> dict[str, int]:
+        """Texts really encoded so far, for each utility that encodes texts by a network."""
+        totals = self._totals(lambda scorer: scorer.statistics.encoded)
+        return {label: total for label, total in totals.items() if total}
+
+    def _totals(self, count: Callable[[Scorer], int]) -> dict[str, int]:
+        totals: dict[str, int] = {}
         for scorer in self.scorers:
-            calls[self.label(scorer)] = calls.get(self.label(scorer), 0) + scorer.calls
-        return calls
+            totals[self.label(scorer)] = totals.get(self.label(scorer), 0) + count(scorer)
+        return totals

@@ -80,20 +80,29 @@ class RoundsMBR(Decoder):
         return self.max_regret is not None or self.confidence < 1 or self.time_limit is not None
 
     def _decide(self, problem: Problem) -> Decision:
-        n, m = problem.shape
         budget = self.budget.pairs(problem.shape, problem.drawn)
-        if n == 1 or (budget >= n * m and not self.can_stop):
-            return exact_decision(self, problem, problem.target)
+        if reason := self._better_exact(problem, budget):
+            return exact_decision(self, problem, problem.target, reason)
         budgets = self.budgets_for(len(problem.guides))
-        race = Race(problem, budgets, self.pace, self.shrinkage, self.calibration, Clock(self.time_limit, problem.clock))
+        race = Race(
+            problem, budgets, self.pace, self.shrinkage, self.calibration, Clock(self.time_limit, problem.clock)
+        )
         bound = self._bound(problem)
         early = ""
-        for step in self._steps(n, budget):
+        for step in self._steps(len(problem), budget):
             race.spend(step, step / budget)
             early = self._enough(race, bound, step)
             if early or race.finished:
                 break
         return self._outcome(problem, race, budget, early)
+
+    def _better_exact(self, problem: Problem, budget: int) -> str:
+        """Why all pairs cost no more than the rounds would; empty where they cost more."""
+        n, m = problem.shape
+        if n == 1 or (budget >= n * m and (not self.can_stop or m <= 2 * self.pace.first_step)):
+            return "exact"
+        free = problem.target.utility.encodes_texts and self.max_regret is not None and self.time_limit is None
+        return "exact, since each text is encoded once and pairs are next to free" if free else ""
 
     def _steps(self, candidates: int, budget: int) -> Iterator[int]:
         """What may be spent in all, step by step where it can end early."""

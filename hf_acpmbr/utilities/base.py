@@ -140,6 +140,7 @@ class Utility(ABC):
     needs_all_references: bool = False  # a pair's score depends on the whole list of references (idf)
     symmetric: bool = False
     joins_sources: bool = False  # pairs of several sources are better scored in one call: a network's batches
+    encodes_texts: bool = False  # what costs is each text, once; a pair of encoded texts is next to free
     can_aggregate: bool = False  # its kernel is an AggregatingKernel
     has_vectors: bool = False  # its kernel is a VectorKernel
     device: str = "cpu"

@@ -48,6 +48,8 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
         options: see `NetworkUtility`.
     """
 
+    encodes_texts = True
+
     description = "BERTScore: greedy matching of contextual token embeddings."
     homepage = "https://github.com/Tiiiger/bert_score"
     citation = (

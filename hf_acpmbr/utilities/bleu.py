@@ -24,6 +24,8 @@ class SentenceBLEU(Utility):
         max_ngram_order: longest n-gram.
     """
 
+    encodes_texts = True
+
     name = "bleu"
     scale = 100.0
     pairs_at_once: ClassVar[int | None] = 4096

@@ -28,6 +28,8 @@ class ChrF(Utility):
         whitespace: keep spaces in the character n-grams.
     """
 
+    encodes_texts = True
+
     name = "chrf"
     scale = 100.0
     can_aggregate = True

@@ -117,6 +117,8 @@ class COMET(CometCheckpoint):
         options: see `CometCheckpoint`.
     """
 
+    encodes_texts = True
+
     can_aggregate = True
     has_vectors = True
     description = (

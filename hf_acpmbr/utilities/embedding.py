@@ -35,6 +35,8 @@ class EmbeddingCosine(NetworkUtility["SentenceEncoder"]):
         options: see `NetworkUtility`.
     """
 
+    encodes_texts = True
+
     files = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt")
     symmetric = True
     can_aggregate = True
