@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
 
 from ..candidates import FloatArray, IntArray
 
@@ -63,6 +62,8 @@ class Beliefs:
 
     def draw(self, who: IntArray, normal: FloatArray) -> FloatArray:
         """(B, k) gains of the candidates `who`, from (B, k) standard normal numbers that may depend on each other."""
+        from scipy.special import ndtr  # changes warning filters when it is imported
+
         edges = np.concatenate([self.grid[:1], (self.grid[1:] + self.grid[:-1]) / 2, self.grid[-1:]])
         gains = self.center[who] + self.deviation[who] * normal
         for k in np.flatnonzero(~self.sharp[who]).tolist():
