@@ -65,6 +65,11 @@ ASSETS = {
         "score matrices over the unique samples of one source: target, distilled, weak, and counts",
         "any two utilities give them, see hf_acpmbr.utilities and `evaluation.benchmarks.measures.full_matrix`",
     ),
+    "pools_fr-en": Asset(
+        "pools_fr-en/*.npz",
+        "the same as matrices/, with texts and log-probabilities",
+        "as for matrices/; `python -m evaluation.benchmarks.embedded_matrices` makes them with the embedded models",
+    ),
 }
 ATTRIBUTIONS = {
     "tatoeba": "Sources and references: tatoeba.org, CC BY 2.0 FR.",

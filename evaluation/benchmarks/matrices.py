@@ -20,16 +20,18 @@ SHARES = ((8, 4, 5, 3), (3, 6, 8, 4), (5, 5, 2, 7))
 
 @dataclass(frozen=True)
 class MatrixCase:
-    """A full target matrix with its guides ("good", "weak") and how often every candidate was drawn."""
+    """A full target matrix with its guides ("good", maybe "weak"), how often every candidate was drawn, and its
+    log-probability where known."""
 
     name: str
     target: Floats
     guides: dict[str, Floats]
     counts: npt.NDArray[np.int64]
+    logprobs: Floats | None = None
 
     @property
     def candidates(self) -> Candidates:
-        return Candidates(tuple(map(str, range(len(self.target)))), self.counts)
+        return Candidates(tuple(map(str, range(len(self.target)))), self.counts, logprobs=self.logprobs)
 
     @property
     def expected(self) -> Floats:
@@ -57,12 +59,19 @@ def load_cases(data: str | None = None) -> list[MatrixCase]:
 
 
 def stored(folder: Path) -> list[MatrixCase]:
-    """Real matrices: .npz files with `target`, `distilled`, `weak` and `counts`."""
+    """Real matrices: .npz files with `target`, `distilled`, `counts` and maybe `weak` and `logprobs`."""
     cases = []
     for file in sorted(folder.glob("*.npz")):
         with np.load(file) as data:
-            guides = {"good": data["distilled"].astype(float), "weak": data["weak"].astype(float)}
-            cases.append(MatrixCase(file.stem, data["target"].astype(float), guides, data["counts"].astype(np.int64)))
+            arrays = {name: data[name] for name in data.files if data[name].dtype.kind in "fi"}
+        guides = {
+            kind: arrays[name].astype(float)
+            for kind, name in (("good", "distilled"), ("weak", "weak"))
+            if name in arrays
+        }
+        logprobs = arrays["logprobs"].astype(float) if "logprobs" in arrays else None
+        target, counts = arrays["target"].astype(float), arrays["counts"].astype(np.int64)
+        cases.append(MatrixCase(f"{folder.name}/{file.stem}", target, guides, counts, logprobs))
     return cases
 
 

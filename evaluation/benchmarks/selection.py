@@ -1,13 +1,13 @@
-"""Which completion and which observation choose best at which budget: `python -m evaluation.benchmarks.selection`.
+"""Which decoder chooses best at which cost: `python -m evaluation.benchmarks.selection`.
 
-For target rates r and guides that are good, weak or random: the completed matrix's MSE (scores × 100), the regret of
-the choice against full MBR (× 100), the rank of the chosen candidate and how often it is MBR's own. Means over matrices
-and seeds with 95% intervals over the seeds. All methods that take masks get the same uniform ones; rates are taken over
-the unique matrix. Transfer is also told how often every candidate was drawn, as the decoders tell it. At equal cost: a
-guide at r′ = r/16 costs about as much as the target at r (the paper's BLEURT-20-D3), so the methods without a guide
-score the target at r/2. DistilledMBR scores the whole matrix with the guide, whatever r is.
+For guides that are good, weak, random or missing: the expected target utility that the choice loses against full MBR's
+(regret × 100), target and guide scores per drawn candidate, what the decoder expected to lose (× 100), and CPU time of
+everything but the scores. Methods without a guide get twice the target scores of those with one, so that a guide of a
+sixteenth of the target's cost makes both about equal. Means over sources and seeds; intervals are 95%, over the means
+of sources. The picture shows regret against cost for guides that cost a half, a sixteenth, or nothing.
 
-Results are kept in a JSON file and a second call goes on where the first was interrupted.
+The settings of `rounds` were chosen on `matrices/` and every second source of the embedded models; the others were kept
+aside. Results are kept in a JSON file, and a second call goes on where the first was interrupted.
 """
 
 from __future__ import annotations
@@ -15,175 +15,237 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from evaluation.assets import DATA_OR_BUILTIN_HELP
-from evaluation.benchmarks.matrices import MatrixCase, load_cases, masked
-from evaluation.benchmarks.measures import Floats
-from hf_acpmbr.completion import ALS, AgreementALS, Completion, ConvergenceWarning
+from evaluation.assets import BUILTIN, DATA_OR_BUILTIN_HELP, find
+from evaluation.benchmarks import bayesian
+from evaluation.benchmarks.matrices import MatrixCase, load_cases, stored
+from evaluation.benchmarks.measures import cpu_seconds
+from hf_acpmbr.budget import Budget
+from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
 from hf_acpmbr.completion.transfer import Transfer
-from hf_acpmbr.decoding import AgreementPMBR, HalvingMBR
-from hf_acpmbr.observation import Adaptive, Budget
+from hf_acpmbr.decoding import (
+    PMBR,
+    AgreementPMBR,
+    CoarseToFine,
+    Decoder,
+    DistilledMBR,
+    HalvingMBR,
+    PruningMBR,
+    RoundsMBR,
+)
+from hf_acpmbr.observation import Balanced
 from hf_acpmbr.utilities import MatrixUtility
 
-Measured = dict[str, float | None]
+Measured = dict[str, float]
+Results = dict[str, Measured]
 GUIDE_SHARE = 16
-MEASURES = ("mse", "regret", "rank", "same")
-UNGUIDED = ("als", "als centred", "halving")
-METHODS = (*UNGUIDED, "ac-als", "ac-als centred", "distilled mbr", "transfer", "transfer+adaptive")
+KINDS = ("none", "good", "weak", "random")
+LEVELS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+REGRETS = (0.0005, 0.001, 0.003, 0.005)
+PRICES = {"1/2": 0.5, "1/16": 1 / 16, "free": 0.0}
 
 
-def measures(case: MatrixCase, chosen: int, matrix: npt.NDArray[np.floating] | None) -> Measured:
-    truth = case.expected
-    return {
-        "mse": None if matrix is None else case.error(matrix),
-        "regret": case.regret(chosen),
-        "rank": float(1 + np.count_nonzero(truth > truth[chosen])),
-        "same": float(truth[chosen] == truth.max()),
+def target_scores(level: float, guided: bool) -> Budget:
+    return Budget(scores_per_row=level if guided else 2 * level)
+
+
+def guide_scores(level: float) -> tuple[Budget, ...]:
+    return (Budget(scores_per_row=GUIDE_SHARE * level),)
+
+
+# name → (decoder at a level, with and without a guide). A level is target scores per candidate.
+DECODERS: dict[str, Callable[[float, bool], Decoder]] = {
+    "rounds": lambda k, guided: RoundsMBR(target_scores(k, guided), guide_scores(k)),
+    "halving": lambda k, guided: HalvingMBR(target_scores(k, guided)),
+    "pmbr": lambda k, guided: PMBR(ALS(), budget=target_scores(k, guided)),
+    "ac-als": lambda k, guided: AgreementPMBR(
+        AgreementALS(), Balanced(), target_scores(k, guided), guide_budgets=guide_scores(k)
+    ),
+    "transfer": lambda k, guided: AgreementPMBR(
+        Transfer(), Balanced(), target_scores(k, guided), guide_budgets=guide_scores(k)
+    ),
+    "coarse-to-fine": lambda k, guided: CoarseToFine(int(8 * k), int(GUIDE_SHARE * k), 128),
+}
+GUIDED, UNGUIDED = ("ac-als", "transfer", "coarse-to-fine", "bayesian"), ("halving", "pmbr")
+
+
+def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder] | None]]:
+    """(method, setting, decoder) of everything that is measured with a guide of this kind."""
+    guided = kind != "none"
+    for name, make in DECODERS.items():
+        if name not in (UNGUIDED if guided else GUIDED):
+            for level in LEVELS:
+                yield name, f"{level:g}", partial(make, level, guided)
+    for bound in REGRETS:
+        stops = partial(RoundsMBR, target_scores(32, guided), guide_scores(32), max_regret=bound)
+        yield "max_regret", f"{bound:g}", stops
+    if guided:
+        yield "distilled-mbr", "all", DistilledMBR
+        for level in LEVELS:
+            yield "bayesian", f"{level:g}", None
+        return
+    for alpha in (0.9, 0.99):
+        for start in (4, 16):
+            schedule = tuple(start * 2**step for step in range(5))
+            yield "pruning", f"{alpha:g}/{start}", partial(PruningMBR, alpha, schedule)
+
+
+def measured(case: MatrixCase, kind: str, setting: str, make: Callable[[], Decoder] | None, seed: int) -> Measured:
+    candidates, drawn = case.candidates, float(case.counts.sum())
+    proxy = None if kind == "none" else case.guide(kind, seed)
+    if make is None and proxy is not None:
+        calls = int(float(setting) * drawn)
+        spent, (chosen, own, guide) = cpu_seconds(
+            lambda: bayesian.choose(case.target, proxy, candidates.weights, calls, seed)
+        )
+        return {"regret": case.regret(chosen), "target": own / drawn, "guide": guide / drawn, "cpu": spent}
+    decoder = make() if make is not None else RoundsMBR()
+    target = MatrixUtility(case.target, candidates.texts, name="target")
+    guides = [] if proxy is None else [MatrixUtility(proxy, candidates.texts, name="guide")]
+    wanted = target if "target" in decoder.needs else None
+    spent, decision = cpu_seconds(lambda: decoder.decode(candidates, None, wanted, guides, seed=seed))
+    found = {
+        "regret": case.regret(decision.index),
+        "target": decision.calls.get("target", 0) / drawn,
+        "guide": decision.calls.get("guide", 0) / drawn,
+        "cpu": spent,
     }
+    if decision.expected_regret is not None:
+        found["stated"] = 100 * decision.expected_regret
+    return found
 
 
-def by_mask(case: MatrixCase, name: str, rate: int, guide: Floats | None, seed: int) -> Measured:
-    target = masked(case.target, rate if guide is not None else rate / 2, 2 * seed)
-    helper = None if guide is None else masked(guide, max(1, rate / GUIDE_SHARE), 2 * seed + 1)
-    kind, _, centred = name.partition(" ")
-    if kind == "transfer":
-        completion: Completion = Transfer().complete(target, None, helper, row_features=case.candidates.features)
-    elif kind == "ac-als":
-        gamma = 1.0 if rate >= 512 else 0.1  # as the paper tuned it, at r = 1024 and r = 32
-        completion = AgreementALS(center=bool(centred), agreement=gamma).complete(target, None, helper)
-    else:
-        completion = ALS(center=bool(centred)).complete(target)
-    chosen = int(np.argmax(completion.expected(case.counts)))
-    return measures(case, chosen, completion.matrix)
-
-
-def by_decoder(case: MatrixCase, rate: int, guide: Floats | None, seed: int) -> Measured:
-    """Halving without a guide, adaptive AC-PMBR with one."""
-    candidates = case.candidates
-    drawn = candidates.total**2 / case.target.size  # budgets count the drawn pairs
-    target = MatrixUtility(case.target, candidates.texts)
-    if guide is None:
-        halving = HalvingMBR(Budget(reduction=max(1.0, rate / 2 * drawn)))
-        return measures(case, halving.decode(candidates, target=target, seed=seed).index, None)
-    guided = Budget(reduction=max(1.0, rate / GUIDE_SHARE * drawn))
-    decoder = AgreementPMBR(Transfer(), Adaptive(), Budget(reduction=rate * drawn), (guided,))
-    helper = MatrixUtility(guide, candidates.texts, name="guide")
-    decision = decoder.decode(candidates, None, target, helper, seed=seed, full_matrix=case.target)
-    return measures(case, decision.index, decision.matrix)
-
-
-def run(case: MatrixCase, name: str, rate: int, kind: str, seed: int) -> Measured:
-    guide = None if name in UNGUIDED else case.guide(kind, seed)
-    if name == "distilled mbr" and guide is not None:
-        return measures(case, int(np.argmax(guide @ case.counts)), guide)
-    if name in ("halving", "transfer+adaptive"):
-        return by_decoder(case, rate, guide, seed)
-    return by_mask(case, name, rate, guide, seed)
-
-
-def jobs(
-    cases: list[MatrixCase], rates: list[int], kinds: list[str], seeds: int
-) -> Iterator[tuple[MatrixCase, str, int, str, int]]:
-    for seed in range(seeds):
+def collect(
+    cases: Sequence[MatrixCase], kinds: Sequence[str], seeds: int, file: Path, methods: Sequence[str] = ()
+) -> Results:
+    """Measure what the file does not have yet, of some methods or all."""
+    results: Results = json.loads(file.read_text()) if file.is_file() else {}
+    for case in cases:
         for kind in kinds:
-            for rate in rates:
-                for name in METHODS:
-                    if name not in UNGUIDED or kind == kinds[0]:
-                        yield from ((case, name, rate, kind, seed) for case in cases)
-
-
-def collect(cases: list[MatrixCase], rates: list[int], kinds: list[str], seeds: int, file: Path) -> dict[str, Measured]:
-    """All results by key, those in `file` taken from there; written after every seed, guide, rate and method."""
-    results: dict[str, Measured] = json.loads(file.read_text()) if file.is_file() else {}
-    last = ""
-    for case, name, rate, kind, seed in jobs(cases, rates, kinds, seeds):
-        key = "|".join([name, str(rate), "-" if name in UNGUIDED else kind, case.name, str(seed)])
-        if key in results:
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            results[key] = run(case, name, rate, kind, seed)
-        if last != (last := f"{name}{rate}{kind}{seed}"):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(results))
-    file.write_text(json.dumps(results))
+            if kind == "weak" and "weak" not in case.guides:
+                continue
+            for name, setting, make in tasks(kind):
+                if methods and name not in methods:
+                    continue
+                for seed in range(seeds):
+                    key = f"{name}|{setting}|{kind}|{case.name}|{seed}"
+                    if key not in results:
+                        with warnings.catch_warnings():
+                            warnings.simplefilter("ignore", ConvergenceWarning)
+                            results[key] = measured(case, kind, setting, make, seed)
+        file.write_text(json.dumps(results))
+        print(f"{case.name}: {len(case.target)} unique candidates", flush=True)
     return results
 
 
-def summary(
-    results: dict[str, Measured], name: str, rate: int, kind: str, measure: str
-) -> tuple[float, float, int] | None:
-    """Mean over matrices and seeds, half a 95% interval over the seeds, and the number of seeds."""
-    by_seed: dict[str, list[float]] = {}
+def by_source(results: Results, cases: set[str]) -> dict[tuple[str, str, str], dict[str, Measured]]:
+    """(method, setting, kind) → source → means over seeds."""
+    grouped: dict[tuple[str, str, str], dict[str, list[Measured]]] = {}
     for key, values in results.items():
-        method, r, guide, _, seed = key.split("|")
-        value = values[measure]
-        if (method, r) == (name, str(rate)) and guide in ("-", kind) and value is not None:
-            by_seed.setdefault(seed, []).append(value)
-    if not by_seed:
-        return None
-    means = np.array([np.mean(v) for v in by_seed.values()])
-    half = 1.96 * means.std(ddof=1) / np.sqrt(len(means)) if len(means) > 1 else float("nan")
-    return float(means.mean()), float(half), len(means)
+        name, setting, kind, case, _ = key.split("|")
+        if case in cases:
+            grouped.setdefault((name, setting, kind), {}).setdefault(case, []).append(values)
+    return {
+        task: {
+            case: {measure: float(np.mean([run[measure] for run in runs])) for measure in runs[0]}
+            for case, runs in sources.items()
+        }
+        for task, sources in grouped.items()
+    }
 
 
-def table(results: dict[str, Measured], rates: list[int], kinds: list[str]) -> str:
-    lines = []
-    for kind in kinds:
-        for rate in rates:
-            lines.append(f"\n{kind} guide, target at r = {rate}, guide at r′ = {max(1, rate // GUIDE_SHARE)}")
-            lines.append(f"{'method':<18} {'MSE':>16} {'regret × 100':>16} {'rank':>14} {'P(= MBR)':>13} {'seeds':>6}")
-            for name in METHODS:
-                cells = [summary(results, name, rate, kind, measure) for measure in MEASURES]
-                shown = [f"{c[0]:.2f} ± {c[1]:.2f}" if c else "–" for c in cells]
-                seeds = cells[1][2] if cells[1] else 0
-                lines.append(f"{name:<18} {shown[0]:>16} {shown[1]:>16} {shown[2]:>14} {shown[3]:>13} {seeds:>6}")
+def table(results: Results, cases: set[str]) -> str:
+    """One line per method and setting: regret with its interval, its difference from `rounds`, and what it cost."""
+    grouped = by_source(results, cases)
+    head = f"{'method':<15}{'setting':>8} {'regret × 100':>17} {'− rounds':>17} {'target':>8} {'guide':>8}"
+    lines = [f"{len(cases)} sources"]
+    for kind in KINDS:
+        if not any(task[2] == kind for task in grouped):
+            continue
+        lines += ["", f"guide: {kind}", f"{head} {'stated':>7} {'CPU ms':>8}"]
+        for (name, setting, of), sources in grouped.items():
+            if of != kind:
+                continue
+            mean = {m: float(np.mean([each[m] for each in sources.values()])) for m in next(iter(sources.values()))}
+            regrets = np.array([each["regret"] for each in sources.values()])
+            rounds = grouped.get(("rounds", setting, kind))
+            paired = (
+                ""
+                if rounds is None or name == "rounds"
+                else _interval(np.array([each["regret"] - rounds[case]["regret"] for case, each in sources.items()]))
+            )
+            stated = f"{mean['stated']:.3f}" if "stated" in mean else ""
+            lines.append(
+                f"{name:<15}{setting:>8} {_interval(regrets):>17} {paired:>17} {mean['target']:>8.2f} "
+                f"{mean['guide']:>8.1f} {stated:>7} {1000 * mean['cpu']:>8.1f}"
+            )
     return "\n".join(lines)
 
 
-def picture(results: dict[str, Measured], rates: list[int], kinds: list[str], file: Path) -> None:
+def _interval(values: np.ndarray) -> str:
+    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return f"{values.mean():.3f} ± {half:.3f}"
+
+
+def picture(results: Results, cases: set[str], file: Path) -> None:
+    """Regret against cost, a panel per price of a guide: good guides solid, without a guide dashed."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(2, len(kinds), figsize=(5 * len(kinds), 7), sharex=True, sharey="row", squeeze=False)
-    for column, kind in enumerate(kinds):
-        for row, (measure, label) in enumerate((("regret", "regret × 100"), ("mse", "MSE (scores × 100)"))):
-            axis = axes[row][column]
-            for k, name in enumerate(METHODS):
-                points = [(r, summary(results, name, r, kind, measure)) for r in rates]
-                drawn = [(r, *cell[:2]) for r, cell in points if cell]
-                if drawn:
-                    x, y, half = (np.array(values) for values in zip(*drawn, strict=True))
-                    axis.errorbar(x, y, half, label=name, color=f"C{k}", marker="o", markersize=3, capsize=2)
-            axis.set(xscale="log", yscale="log" if measure == "mse" else "linear", ylabel=label)
-            axis.set_title(f"{kind} guide") if row == 0 else axis.set_xlabel("target reduction rate r")
-    axes[0][0].legend(fontsize=7)
+    grouped = by_source(results, cases)
+    figure, axes = plt.subplots(1, len(PRICES), figsize=(5 * len(PRICES), 4.5), sharey=True)
+    names = sorted({task[0] for task in grouped}, key=lambda name: (name not in ("rounds", "max_regret"), name))
+    for axis, (label, price) in zip(axes, PRICES.items(), strict=True):
+        for kind, style in (("none", "--"), ("good", "-")):
+            for k, name in enumerate(names):
+                points = []
+                for (of, _, with_), sources in grouped.items():
+                    if (of, with_) == (name, kind):
+                        mean = {
+                            m: np.mean([each[m] for each in sources.values()]) for m in ("regret", "target", "guide")
+                        }
+                        points.append((float(mean["target"] + price * mean["guide"]), float(mean["regret"])))
+                if points:
+                    x, y = zip(*sorted(points), strict=True)
+                    thick = 2.4 if name in ("rounds", "max_regret") else 1.0
+                    text = f"{name}{'' if kind == 'good' else ' (no guide)'}"
+                    axis.plot(x, y, style, color=f"C{k}", marker="o", markersize=3, linewidth=thick, label=text)
+        axis.set_xscale("log")
+        axis.set_yscale("symlog", linthresh=0.01)
+        axis.set(xlabel="cost per candidate, in target scores", title=f"a guide score costs {label}", ylim=(0, None))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("expected utility lost × 100")
+    axes[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5))
     figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=150)
+    figure.savefig(file, dpi=130)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", help=DATA_OR_BUILTIN_HELP)
-    parser.add_argument("--rates", type=int, nargs="+", default=[16, 32, 128, 512, 1024, 4096])
-    parser.add_argument("--guides", nargs="+", default=["good", "weak", "random"], choices=["good", "weak", "random"])
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--matrices", nargs="*", default=[], help="further folders, such as `embedded_matrices` makes")
+    parser.add_argument("--guides", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--methods", nargs="+", default=[], help="only these, such as rounds halving (default: all)")
+    parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--results", type=Path, default=Path("selection.json"))
     parser.add_argument("--picture", type=Path, default=Path("selection.png"))
     options = parser.parse_args(arguments)
     cases = load_cases(options.data)
-    print(f"{len(cases)} matrices: {', '.join(case.name for case in cases)}")
-    results = collect(cases, options.rates, options.guides, options.seeds, options.results)
-    print(table(results, options.rates, options.guides))
-    picture(results, options.rates, options.guides, options.picture)
+    if options.data != BUILTIN:
+        cases += stored(find("pools_fr-en", "", options.data))
+    cases += [case for folder in options.matrices for case in stored(Path(folder))]
+    results = collect(cases, options.guides, options.seeds, options.results, options.methods)
+    names = {case.name for case in cases}
+    print(table(results, names))
+    picture(results, names, options.picture)
 
 
 if __name__ == "__main__":

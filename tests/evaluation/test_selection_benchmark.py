@@ -7,41 +7,56 @@ import json
 import numpy as np
 import pytest
 
-from evaluation.benchmarks import selection
+from evaluation.benchmarks import bayesian, selection
 from evaluation.benchmarks.matrices import made_up
+from hf_acpmbr.budget import Budget
+from hf_acpmbr.decoding import RoundsMBR
 
 
-def test_every_method_on_small_matrices(tmp_path):
+def test_every_method_on_small_matrices(tmp_path, monkeypatch):
+    monkeypatch.setattr(selection, "LEVELS", (1.0, 4.0))
     cases = made_up(size=24)[:1]
     file = tmp_path / "results.json"
-    results = selection.collect(cases, [4], ["good", "random"], 2, file)
-    unguided = len(selection.UNGUIDED)
-    assert len(results) == 2 * (unguided + 2 * (len(selection.METHODS) - unguided))
-    for values in results.values():
+    results = selection.collect(cases, ["none", "good"], 2, file)
+    assert len(results) == 2 * sum(1 for kind in ("none", "good") for _ in selection.tasks(kind))
+    for key, values in results.items():
         assert values["regret"] >= 0
-        assert values["rank"] >= 1
-        assert (values["same"] == 1) == (values["rank"] == 1)
+        assert values["guide"] == 0 or "|good|" in key
+        assert (values["target"] > 0) == (not key.startswith("distilled-mbr"))
     # A second call takes what is stored.
     stored = json.loads(file.read_text())
     stored[next(iter(stored))]["regret"] = 123.0
     file.write_text(json.dumps(stored))
-    again = selection.collect(cases, [4], ["good", "random"], 2, file)
+    again = selection.collect(cases, ["none", "good"], 2, file)
     assert next(iter(again.values()))["regret"] == 123.0
-    text = selection.table(again, [4], ["good", "random"])
-    assert all(name in text for name in selection.METHODS)
-    selection.picture(again, [4], ["good", "random"], tmp_path / "selection.png")
+    text = selection.table(again, {cases[0].name})
+    assert all(name in text for name in (*selection.DECODERS, "pruning", "bayesian", "max_regret", "distilled-mbr"))
+    selection.picture(again, {cases[0].name}, tmp_path / "selection.png")
     assert (tmp_path / "selection.png").stat().st_size > 1000
 
 
-def test_measures_of_full_mbr_and_of_the_worst_choice():
-    case = made_up(size=12)[0]
-    truth = case.expected
-    best = selection.measures(case, int(truth.argmax()), case.target)
-    assert best == {"mse": 0.0, "regret": 0.0, "rank": 1.0, "same": 1.0}
-    worst = selection.measures(case, int(truth.argmin()), None)
-    assert worst["mse"] is None
-    assert worst["rank"] == 12
-    assert worst["regret"] == pytest.approx(100 * (truth.max() - truth.min()))
+def test_only_the_methods_asked_for_are_measured(tmp_path):
+    results = selection.collect(made_up(size=12)[:1], ["none"], 1, tmp_path / "results.json", ["halving"])
+    assert {key.split("|")[0] for key in results} == {"halving"}
+
+
+def test_exact_mbr_loses_nothing_and_a_random_choice_does():
+    case = made_up(size=24)[0]
+    full = selection.measured(case, "none", "all", lambda: RoundsMBR(Budget(reduction=1)), 0)
+    assert full["regret"] == 0
+    assert full["stated"] == 0
+    assert full["target"] == 24 * 24 / case.counts.sum()
+    lost = [case.regret(k) for k in range(24)]
+    assert max(lost) == pytest.approx(100 * (case.expected.max() - case.expected.min()))
+
+
+def test_bayesian_optimisation_with_the_target_as_its_proxy_finds_the_best_of_its_columns():
+    target = made_up(size=24)[0].target
+    weights = np.full(24, 1 / 24)
+    chosen, calls, proxy_calls = bayesian.choose(target, target, weights, 24 * 24, 0)
+    assert chosen == int(np.argmax(target.mean(axis=1)))
+    assert calls == proxy_calls == 24 * 24
+    assert bayesian.choose(target, target, weights, 100, 0)[1] <= 100
 
 
 def test_a_random_guide_keeps_the_scores_and_loses_the_candidates():
