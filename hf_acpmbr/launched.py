@@ -129,13 +129,18 @@ class Watch:
             os._exit(1)
 
 
+def is_launched() -> bool:
+    """Whether a launcher of several processes started this one."""
+    return any(name in os.environ for name in _LAUNCHERS)
+
+
 @cache
 def watch_launch() -> Watch | None:
     """Watch the launcher and the siblings from here on; None for a process that no launcher started.
 
     Call it first of all: a launcher that was gone before cannot be told from one that lives.
     """
-    if not any(name in os.environ for name in _LAUNCHERS):
+    if not is_launched():
         return None
     watch = Watch()
     watch.start()

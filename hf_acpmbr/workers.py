@@ -76,30 +76,27 @@ class Workers:
         self.accelerator.wait_for_everyone()
 
     def from_main(self, make: Callable[[], T]) -> T:
-        """What the main process finds out, known to all."""
-        holder: list[T] = [make()] if self.is_main else [cast(T, None)]
-        broadcast_object_list(holder)
-        return holder[0]
-
-    def on_main(self, make: Callable[[], T]) -> T | None:
-        """What the main process makes, None on the others; where it fails, it says why and all end."""
-        made: list[T] = []
-        problem: list[Exception] = []
+        """What the main process finds out, known to all; where it fails, that one says why and all end."""
+        found: list[T | None] = [None]
+        problem: Exception | None = None
         if self.is_main:
             try:
-                made.append(make())
+                found = [make()]
             except Exception as error:
-                problem.append(error)
-        if not self.from_main(lambda: not problem):
-            if problem:
-                raise problem[0]
+                problem = error
+        holder: list[object] = [problem is None, found[0]]
+        broadcast_object_list(holder)
+        if problem is not None:
+            raise problem
+        if not holder[0]:
             raise SystemExit(2)
-        return made[0] if made else None
+        return cast(T, holder[1])
 
     def on_main_first(self, check: Callable[[], T]) -> T:
         """What a check gives; where it fails on the main process, that one says why and all end."""
-        made = self.on_main(check)
-        return cast(T, made) if self.is_main else check()
+        made: list[T] = []
+        self.from_main(lambda: made.append(check()))
+        return made[0] if self.is_main else check()
 
     def refuse_differences(self, value: object) -> None:
         """An error where processes, perhaps on several machines, do not have the same models, metrics or code."""

@@ -73,7 +73,7 @@ class Stream:
 
     def write(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._file.write(_line(line))
+            self._file.write(encoded_line(line))
         self._file.flush()
 
     def finish(self, about: Mapping[str, object]) -> None:
@@ -153,7 +153,7 @@ class ResumableOutput:
     def write(self, lines: Iterable[str]) -> None:
         assert self._file is not None, "start comes first"
         for line in lines:
-            data = _line(line)
+            data = encoded_line(line)
             self._file.write(data)
             self._content.update(data)
             self._written += 1
@@ -217,6 +217,12 @@ class ResumableOutput:
             self._content.update(line)
 
 
+def parts_of(output: str) -> Path:
+    """The folder of an output's shards that several processes have finished."""
+    path = Path(os.path.realpath(output))
+    return path.with_name(f"{path.name}.parts")
+
+
 def open_output(path: str, *, resume: bool, batch_size: int) -> Output:
     """Where `--output` says: "-" is standard output."""
     if Path(path).is_dir():
@@ -254,15 +260,18 @@ def hide_loading_bars(quiet: bool) -> None:
 
 
 @contextmanager
-def progress(total: int | None, done: int, quiet: bool) -> Iterator[tqdm[Never]]:
-    """A bar on standard error, if that is a terminal."""
+def progress(total: int | None, done: int, quiet: bool, *, in_logs: bool = False) -> Iterator[tqdm[Never]]:
+    """A bar with the time that is left, on standard error if that is a terminal; `in_logs` also elsewhere, rarely."""
     from tqdm import tqdm
 
-    with tqdm(total=total, initial=done, unit="line", file=sys.stderr, disable=True if quiet else None) as bar:
+    off = True if quiet else False if in_logs else None
+    rarely = 0.1 if sys.stderr.isatty() else 15.0
+    with tqdm(total=total, initial=done, unit="line", file=sys.stderr, disable=off, mininterval=rarely) as bar:
         yield bar
 
 
-def _line(text: str) -> bytes:
+def encoded_line(text: str) -> bytes:
+    """A text as one line of a file."""
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace") + b"\n"
 
 

@@ -7,16 +7,18 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..decoding import Decision
+from ..launched import is_launched
 from ..mbr import ACPMBR
 from ..version import __version__
 from ._input import Checked, Input, Record
 from ._pairs import PairsFile, check_preferences, open_pairs
-from ._resumable import Output, kept, open_output, progress
+from ._resumable import Output, kept, open_output, parts_of, progress
 
 Item = TypeVar("Item")
 # What a result does not depend on, and what the note of a run has by content and not by option: files, the model, and
@@ -54,7 +56,7 @@ class Job(Generic[Item]):
     def about(self) -> dict[str, object]:
         """Everything that a line depends on besides input and options; finding it out checks the utilities."""
         recipe, mbr = self.mbr.recipe.to_dict(), self.mbr
-        return {
+        about = {
             "hf_acpmbr": __version__,
             "decoder": recipe["decoder"],
             "seed": recipe["seed"],
@@ -62,6 +64,8 @@ class Job(Generic[Item]):
             "distilled": [guide.signature for guide in mbr.guides],
             **self.context,
         }
+        as_json: dict[str, object] = json.loads(json.dumps(about, default=str))
+        return as_json
 
 
 def check_arguments(args: argparse.Namespace) -> None:
@@ -85,14 +89,18 @@ def same_file(one: str, other: str) -> bool:
 
 def decide_all(args: argparse.Namespace, source: Input[Item], batch_size: int, prepare: Callable[[], Job[Item]]) -> int:
     """Decide for all records, batch by batch, into --output; `prepare` loads what that needs."""
+    if is_launched() or (args.resume and parts_of(args.output).is_dir()):
+        from ._shared import decide_together
+
+        return decide_together(args, source, batch_size, prepare)
     summary = Summary()
     output = open_output(args.output, resume=args.resume, batch_size=batch_size)
     with kept(output, source.repeatable):
         checked = source.check()
-        about = _about_input(args, checked)
+        about = about_input(args, checked)
         output.check(about)  # before a model is loaded for nothing
         job = prepare()
-        about = {**about, **json.loads(json.dumps(job.about(), default=str))}
+        about = {**about, **job.about()}
         pairs = open_pairs(args, job.mbr)
         if not (finished := output.check(about)):
             output.start(about)
@@ -125,19 +133,19 @@ def _batches(
     if pairs is not None:
         pairs.start(output.done)
     for batch in batches:
-        results, rows = _decided(job, batch, args, output.write)
+        results, rows = decided(job, batch, args, output.write)
         if pairs is not None:  # first, so that a line that is there has its pairs
             pairs.write(results, batch[0].position)
         output.write(output_line(args, result) for result in results)
         yield results, rows
 
 
-def _about_input(args: argparse.Namespace, checked: Checked | None) -> dict[str, object]:
+def about_input(args: argparse.Namespace, checked: Checked | None) -> dict[str, object]:
     options = {key: value for key, value in vars(args).items() if key not in _PASSING}
     return {"input": None if checked is None else checked.digests, "options": options}
 
 
-def _decided(
+def decided(
     job: Job[Item],
     batch: Sequence[Record[Item]],
     args: argparse.Namespace,
@@ -199,27 +207,26 @@ class Summary:
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._lines = self._unique = self._drawn = self._rows = 0
-        self._calls: dict[str, int] = {}
+        self.counts = Counter[str]()
+        self.calls = Counter[str]()
 
     def add(self, results: Sequence[Result], rows: int) -> None:
-        self._rows += rows
-        self._lines += len(results)
-        for result in results:
-            if (decision := result.decision) is None:
-                continue
-            self._unique += len(decision.candidates)
-            self._drawn += decision.candidates.total
-            for name, count in decision.calls.items():
-                self._calls[name] = self._calls.get(name, 0) + count
+        decisions = [result.decision for result in results if result.decision is not None]
+        self.counts["lines"] += len(results)
+        self.counts["rows"] += rows
+        self.counts["unique"] += sum(len(decision.candidates) for decision in decisions)
+        self.counts["drawn"] += sum(decision.candidates.total for decision in decisions)
+        for decision in decisions:
+            self.calls.update(decision.calls)
 
     def show(self, resumed: int) -> None:
-        parts = [f"{self._lines:,} line{'s' * (self._lines != 1)} in {time.perf_counter() - self._start:.1f} s"]
+        lines = self.counts["lines"]
+        parts = [f"{lines:,} line{'s' * (lines != 1)} in {time.perf_counter() - self._start:.1f} s"]
         if resumed:
             parts.append(f"{resumed:,} were there already")
-        if self._lines:
-            parts.append(f"{self._unique:,} unique of {self._drawn:,} candidates")
-        if self._rows:
-            parts.append(f"{self._rows:,} decoder rows")
-        parts.extend(f"{count:,} {name} calls" for name, count in self._calls.items())
+        if lines:
+            parts.append(f"{self.counts['unique']:,} unique of {self.counts['drawn']:,} candidates")
+        if self.counts["rows"]:
+            parts.append(f"{self.counts['rows']:,} decoder rows")
+        parts.extend(f"{count:,} {name} calls" for name, count in self.calls.items())
         print("; ".join(parts), file=sys.stderr)
