@@ -57,7 +57,7 @@ def test_best_beam_compares_with_a_field_of_the_input(tmp_path: Path, capsys: py
 
 def interrupted(patch: pytest.MonkeyPatch, after: int) -> None:
     """Ctrl-C after so many batches."""
-    original, batches = _run._decided, []
+    original, batches = _run.decided, []
 
     def dies(*given: Any) -> Any:
         batches.append(1)
@@ -65,7 +65,7 @@ def interrupted(patch: pytest.MonkeyPatch, after: int) -> None:
             raise KeyboardInterrupt
         return original(*given)
 
-    patch.setattr(_run, "_decided", dies)
+    patch.setattr(_run, "decided", dies)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
