@@ -123,7 +123,7 @@ class Watch:
 
     def _end(self, why: str) -> NoReturn:
         try:
-            line = f"process {self.rank} of {self.count} ends by itself: {why}; what is written stays\n"
+            line = f"\nprocess {self.rank} of {self.count} ends by itself: {why}; what is written stays\n"
             os.write(sys.stderr.fileno(), line.encode())
         finally:  # also where nobody reads the messages any more
             os._exit(1)

@@ -83,14 +83,19 @@ def load_tokenizer(name_or_path: str) -> Tokenizer:
         return cast("Tokenizer", AutoTokenizer.from_pretrained(_folder(name_or_path)))
 
 
-def model_revision(name_or_path: str) -> str:
-    """What tells a model from another one under the same name: the Hub's commit, or a digest of a folder's content."""
+def model_revision(name_or_path: str, **options: object) -> str:
+    """What tells a model from another one under the same name: the Hub's commit, or a digest of a folder's content.
+
+    Args:
+        options: trust_remote_code and revision, as for `load_model`.
+    """
     from transformers import AutoConfig
 
+    folder = Path(_folder(name_or_path))
+    if folder.is_dir():
+        return revision_of(folder, _FILES)
     with _explained(name_or_path):
-        folder = _folder(name_or_path)
-        commit = getattr(AutoConfig.from_pretrained(folder), "_commit_hash", None)
-    return str(commit) if commit else revision_of(Path(folder), _FILES)
+        return str(getattr(AutoConfig.from_pretrained(name_or_path, **options), "_commit_hash", None))
 
 
 def set_languages(tokenizer: Tokenizer, source: str | None = None, target: str | None = None) -> dict[str, int]:

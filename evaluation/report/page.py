@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluation.assets import attribution
+from evaluation.command import Parser, run_command
 from evaluation.report.headline import by_quality, headline
 from evaluation.report.layout import Layout
 from evaluation.report.plots import figures, svg
@@ -164,13 +165,16 @@ def _score(results: Results, row: RowResults, metric: str, i: int) -> str:
     return f"{row.columns[f'metric:{metric}'][i] * factor:.1f}"
 
 
+def show(options: argparse.Namespace) -> None:
+    print(write_report(options.run, options.output, options.cases, options.formats))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="evaluation.report", description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("--output", type=Path, help="default: RUN/report.html")
     parser.add_argument("--cases", type=int, default=12, help="how many sentences to show")
     parser.add_argument(
         "--formats", nargs="+", default=["markdown"], choices=EXTENSIONS, help="of the tables beside it"
     )
-    options = parser.parse_args()
-    print(write_report(options.run, options.output, options.cases, options.formats))
+    run_command(parser, show)

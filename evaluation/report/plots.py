@@ -23,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from evaluation.command import Parser, run_command
 from evaluation.report.results import Results, RowResults, open_results
 from evaluation.report.table import metric_name, metric_value
 
@@ -186,15 +187,18 @@ def draw(results: Results, folder: Path, formats: Sequence[str] = ("png",)) -> l
     return made
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("--output", type=Path, help="where the figures go (default: RUN/figures)")
-    parser.add_argument("--formats", nargs="+", default=["png"], choices=["png", "svg", "pdf"])
-    options = parser.parse_args()
+def show(options: argparse.Namespace) -> None:
     for results in open_results(options.run):
         for path in draw(results, options.output or options.run / "figures", options.formats):
             print(path)
+
+
+def main() -> None:
+    parser = Parser(prog="evaluation.report.plots", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    parser.add_argument("--output", type=Path, help="where the figures go (default: RUN/figures)")
+    parser.add_argument("--formats", nargs="+", default=["png"], choices=["png", "svg", "pdf"])
+    run_command(parser, show)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from sacrebleu import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric, Score, Signature
 from sacrebleu.significance import PairedTest
 
+from evaluation.command import Parser, run_command
 from evaluation.report.results import Results, RowResults, open_results
 
 RESAMPLES = 1000
@@ -117,17 +118,20 @@ def _test(results: Results, group: list[RowResults], metric: str, resamples: int
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("--format", choices=("text", "markdown", "latex", "csv"), default="text")
-    parser.add_argument("--resamples", type=int, default=RESAMPLES)
-    options = parser.parse_args()
+def show(options: argparse.Namespace) -> None:
     from evaluation.report.table import significance_table
 
     for results in open_results(options.run):
         table = significance_table(results, compare(results, options.resamples))
         print(table.render(options.format), end="\n\n")
+
+
+def main() -> None:
+    parser = Parser(prog="evaluation.report.significance", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    parser.add_argument("--format", choices=("text", "markdown", "latex", "csv"), default="text")
+    parser.add_argument("--resamples", type=int, default=RESAMPLES)
+    run_command(parser, show)
 
 
 if __name__ == "__main__":

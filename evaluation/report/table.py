@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluation.command import Parser, run_command
 from evaluation.report.layout import Cell, Layout
 from evaluation.report.results import CORPUS_METRICS, Results, RowResults, open_results
 from evaluation.report.significance import Comparison, compare, corpus_metric
@@ -152,18 +153,21 @@ def _published_key(row: RowResults) -> str:
     return "/".join(part for part in parts if part)
 
 
+def show(options: argparse.Namespace) -> None:
+    for results in open_results(options.run):
+        compared = compare(results) if options.significance else None
+        print(build_table(results, compared, options.published).render(options.format), end="\n\n")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="evaluation.report.table", description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("--format", choices=("text", "markdown", "latex", "csv", "html"), default="text")
     parser.add_argument("--published", action="store_true", help="put the paper's numbers beside ours")
     parser.add_argument(
         "--significance", action="store_true", help="mark what is significantly better than its baseline"
     )
-    options = parser.parse_args()
-    for results in open_results(options.run):
-        compared = compare(results) if options.significance else None
-        print(build_table(results, compared, options.published).render(options.format), end="\n\n")
+    run_command(parser, show)
 
 
 if __name__ == "__main__":

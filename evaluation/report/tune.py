@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluation.benchmarks.measures import Floats, mean_and_error
+from evaluation.command import Parser, run_command
 from evaluation.report.results import open_results
 from evaluation.wmt.phases.base import Corpus
 from evaluation.wmt.phases.candidates import CandidatesPhase
@@ -111,14 +112,7 @@ def _tuned(row: Row, error: float, uncertainty: float) -> Tuned:
     return Tuned(row.budget, str(row.distilled), gamma, solver.regularization, solver.rank, error, uncertainty)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a finished run with full matrices")
-    parser.add_argument("--gamma", type=float, nargs="+", default=list(GAMMAS))
-    parser.add_argument("--regularization", type=float, nargs="+", default=[0.1], help="λ")
-    parser.add_argument("--rank", type=int, nargs="+", default=[8])
-    parser.add_argument("--workers", type=int, default=1, help="processes")
-    options = parser.parse_args()
+def show(options: argparse.Namespace) -> None:
     found = tune(options.run, options.gamma, options.regularization, options.rank, options.workers)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -132,6 +126,16 @@ def main() -> None:
             f"{best.budget:<12} {best.distilled:<16} {best.gamma:>5g} {best.regularization:>6g} {best.rank:>5} "
             f"{best.error:>9.2f} ± {best.uncertainty:.2f}"
         )
+
+
+def main() -> None:
+    parser = Parser(prog="evaluation.report.tune", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a finished run with full matrices")
+    parser.add_argument("--gamma", type=float, nargs="+", default=list(GAMMAS))
+    parser.add_argument("--regularization", type=float, nargs="+", default=[0.1], help="λ")
+    parser.add_argument("--rank", type=int, nargs="+", default=[8])
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    run_command(parser, show)
 
 
 if __name__ == "__main__":

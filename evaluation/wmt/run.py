@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evaluation.assets import DATA_HELP
+from evaluation.command import Parser, add_debug, exit_code
 from evaluation.report.results import CORPUS_METRICS, open_results
 from evaluation.report.table import build_table
 from evaluation.wmt.data import COLUMNS, load_sentences
@@ -25,7 +26,6 @@ from evaluation.wmt.phases.matrices import MatrixPhase
 from evaluation.wmt.phases.metrics import MetricPhase
 from evaluation.wmt.phases.reference import ReferencePhase
 from evaluation.wmt.settings import EvaluationSettings, load_settings
-from hf_acpmbr.cli import Parser, exit_code
 from hf_acpmbr.workers import Workers
 
 DEFAULT_OUTPUT = "runs"
@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, help="refuse to run with another number of processes")
     parser.add_argument("--overwrite", action="store_true", help="replace results made with other settings")
     parser.add_argument("--retry-failed", action="store_true", help="try again the sources that failed")
-    parser.add_argument("--debug", action="store_true", help="show where an error comes from (the traceback)")
+    add_debug(parser)
     return parser.parse_args(arguments)
 
 

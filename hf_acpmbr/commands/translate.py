@@ -74,17 +74,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
-    from ..models import load_model
+    from ..models import load_model, model_revision
 
     hide_loading_bars(args.quiet)
+    files = {"trust_remote_code": args.trust_remote_code, "revision": args.revision}
     model, tokenizer, language = load_model(
         args.model,
         device=args.device,
         dtype=args.dtype,
         source_language=args.source_language,
         target_language=args.target_language,
-        trust_remote_code=args.trust_remote_code,
-        revision=args.revision,
+        **files,
     )
     flags = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows")
     mbr = build_mbr(args, tokenizer, **{name: getattr(args, name) for name in flags})
@@ -111,5 +111,10 @@ def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
         ]
         return results, decided.model_rows
 
-    context = {"sampling": mbr.recipe.sampling.to_dict(), "model": model_signature(model), "languages": language}
+    context = {
+        "sampling": mbr.recipe.sampling.to_dict(),
+        "model": model_signature(model),
+        "model_files": model_revision(args.model, **files),
+        "languages": language,
+    }
     return Job(mbr, decide, context)

@@ -116,6 +116,11 @@ def test_another_model_under_the_same_path_is_not_resumed(
     shutil.copytree(folder, model)
     assert main(arguments(model, source, output, "--quiet")) == 0
     before = output.read_bytes()
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-len(weights) // 3] ^= 1  # the last digit of one weight
+    (model / "model.safetensors").write_bytes(weights)
+    assert main(arguments(model, source, output, "--quiet", "--resume")) == 2
+    assert "model_files: " in capsys.readouterr().err
     tiny_model("m2m100", len(tiny_pair("m2m100")[1]), seed=1).save_pretrained(model)
     assert main(arguments(model, source, output, "--quiet", "--resume")) == 2
     assert "model: model#" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,16 @@ def test_the_same_seed_gives_the_same_samples(name):
     assert [s.token_ids for s in one] == [s.token_ids for s in two]
     if name in DRAWING:
         assert [(s.token_ids, s.counts.tolist()) for s in one] != [(s.token_ids, s.counts.tolist()) for s in other]
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_draws_belong_to_their_source_and_not_to_its_distribution(name):
+    """Two sources for which the model says the same have draws of their own; the same source twice has the same."""
+    asked = request(tiny_model("llama"), [SOURCES[0]] * 2, max_new_tokens=4)
+    sampler = SAMPLERS.build(name, truncation=Truncation(epsilon=0.0))
+    for request_of_both, equal in ((asked, True), (replace(asked, keys=(b"one", b"other")), False)):
+        one, other = (dict(zip(s.token_ids, s.counts, strict=True)) for s in sampler.sample(request_of_both, 30, 0))
+        assert (one == other) == equal
 
 
 @pytest.mark.parametrize("name", DRAWING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -264,6 +265,16 @@ def test_debug_shows_the_traceback_of_an_error(finished, tmp_path, capsys):
     arguments = ["--config", str(finished[0]), "--output", str(tmp_path / "run"), "--limit", "0"]
     assert run_wmt.main([*arguments, "--debug"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["page", "table", "significance", "tune", "plots"])
+def test_what_reads_a_run_says_in_one_line_that_there_is_none(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        importlib.import_module(f"evaluation.report.{name}").main()
+    said = capsys.readouterr().err
+    assert f"{tmp_path} has no run.*.json: it is not a finished run" in said
+    assert said.count("\n") == 1
 
 
 def test_processes_with_different_contents_are_refused(monkeypatch):
