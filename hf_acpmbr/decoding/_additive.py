@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -51,6 +50,7 @@ class Estimate:
     beliefs: Beliefs
     pulls: FloatArray
     random: np.random.Generator
+    _known: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def deviation(self) -> FloatArray:
@@ -58,28 +58,30 @@ class Estimate:
 
     def regret(self, leader: int) -> float:
         """Expected gain that is lost by taking `leader`."""
-        contenders, draws = self._race
-        return float((draws.max(axis=1) - draws[:, contenders == leader][:, 0]).mean())
+        return self._outlook(leader)[0]
 
     def confidence(self, leader: int) -> float:
         """Probability that no candidate is better than `leader`."""
-        contenders, draws = self._race
-        return float((draws.max(axis=1) <= draws[:, contenders == leader][:, 0]).mean())
+        return self._outlook(leader)[1]
 
-    @cached_property
-    def _race(self) -> tuple[IntArray, FloatArray]:
-        """Those that can be the best, and joint draws of their gains.
+    def _outlook(self, leader: int) -> tuple[float, float]:
+        """Regret and confidence of a leader, by joint draws of its gain and of those that can be better.
 
         Pseudo-references move candidates jointly: a normal number per column times what it does to each of them.
         """
-        hopeful = self.beliefs.center + 2 * self.deviation
-        hopeful[int(np.argmax(self.mean))] = np.inf  # the leader is one of them, whatever the others may still be
-        contenders = np.lexsort((np.arange(len(hopeful)), -hopeful))[:_CONTENDERS]
-        pulls = self.pulls[contenders]
-        size = np.sqrt(np.square(pulls).sum(axis=1))
-        normal = self.random.normal(size=(_DRAWS, pulls.shape[1])) @ (pulls / np.where(size > 0, size, 1.0)[:, None]).T
-        normal += self.random.normal(size=normal.shape) * (size == 0)
-        return contenders, self.beliefs.draw(contenders, normal)
+        if leader not in self._known:
+            hopeful = self.beliefs.center + 2 * self.deviation
+            hopeful[leader] = np.inf
+            contenders = np.lexsort((np.arange(len(hopeful)), -hopeful))[:_CONTENDERS]  # the leader is the first
+            pulls = self.pulls[contenders]
+            size = np.sqrt(np.square(pulls).sum(axis=1))
+            shares = pulls / np.where(size > 0, size, 1.0)[:, None]
+            normal = self.random.normal(size=(_DRAWS, pulls.shape[1])) @ shares.T
+            normal += self.random.normal(size=normal.shape) * (size == 0)
+            draws = self.beliefs.draw(contenders, normal)
+            lost = draws.max(axis=1) - draws[:, 0]
+            self._known[leader] = float(lost.mean()), float((lost <= 0).mean())
+        return self._known[leader]
 
 
 @dataclass(eq=False)

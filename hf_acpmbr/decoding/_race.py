@@ -138,8 +138,10 @@ class Race:
         return int(self.depth.min()) == self.m
 
     def ranking(self) -> IntArray:
-        """(N,) candidates from best to worst."""
-        return np.lexsort((self.by_text, -self.mean))
+        """(N,) candidates from best to worst; the best is one of those that were judged by many, not by lucky few."""
+        order = np.lexsort((self.by_text, -self.mean))
+        leader = int(np.argmax(2 * self.depth[order] >= self.depth.max()))
+        return np.concatenate([order[leader : leader + 1], np.delete(order, leader)])
 
     def observed(self, sign: float) -> ObservedScores:
         """The target's scores."""

@@ -83,20 +83,27 @@ def test_with_every_score_the_model_has_the_exact_means():
     assert got.regret(int(np.argmax(got.mean))) < 1e-6
 
 
-@pytest.mark.xfail(strict=True, reason="means of candidates with few scores are not shrunk enough yet")
-def test_a_candidate_with_one_lucky_score_does_not_lead():
+def test_the_choice_was_judged_by_many_pseudo_references_and_not_by_a_lucky_few():
+    shallow = 0
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        matrix = np.linspace(0, 1, 60)[:, None] + random.standard_t(2, (60, 60))  # single scores can be very lucky
+        got = decode(matrix, random.zipf(2.0, 60).clip(max=20), 1, seed)
+        depth = np.bincount(got.observed.rows, minlength=60)
+        assert 2 * depth[got.index] >= depth.max()
+        shallow += int(2 * depth[np.argmax(got.expected)] < depth.max())
+    assert shallow > 0  # otherwise nobody was lucky here
+
+
+def test_few_scores_leave_more_doubt_than_many():
     random = np.random.default_rng(0)
-    truth = np.linspace(0, 1, 20)
-    matrix = truth[:, None] + random.normal(0, 0.5, (20, 40))
+    matrix = np.linspace(0, 1, 20)[:, None] + random.normal(0, 0.5, (20, 40))
     columns = drawn(np.full(40, 1 / 40))
     depth = np.where(np.arange(20) >= 15, 40, 3)
-    depth[0] = 1
     rows = np.repeat(np.arange(20), depth)
     places = np.concatenate([np.arange(d) for d in depth])
-    matrix[0, columns.order[0]] += 1.2
     got = Additive(columns, np.ones((20, 1)), [], random).fit(matrix[rows, columns.order[places]], rows, places)
-    assert np.argmax(got.mean) >= 15
-    assert got.deviation[0] > 3 * got.deviation[19]
+    assert got.deviation[:15].min() > 3 * got.deviation[15:].max()
 
 
 @pytest.mark.parametrize(("depths", "allowance"), [([0, 0, 0], 7), ([3, 0, 5], 6), ([2, 2], 0), ([0], 100)])
