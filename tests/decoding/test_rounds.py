@@ -85,9 +85,9 @@ def test_with_every_score_the_model_has_the_exact_means():
 
 def test_the_choice_was_judged_by_many_pseudo_references_and_not_by_a_lucky_few():
     shallow = 0
-    for seed in range(40):
+    for seed in range(20, 60):
         random = np.random.default_rng(seed)
-        matrix = np.linspace(0, 1, 60)[:, None] + random.standard_t(2, (60, 60))  # single scores can be very lucky
+        matrix = np.linspace(0, 1, 60)[:, None] + np.exp(random.normal(0, 1.5, (60, 60)))  # scores can be very lucky
         got = decode(matrix, random.zipf(2.0, 60).clip(max=20), 1, seed)
         depth = np.bincount(got.observed.rows, minlength=60)
         assert 2 * depth[got.index] >= depth.max()
