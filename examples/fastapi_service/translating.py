@@ -10,6 +10,7 @@ from hf_acpmbr.mapping import decide_texts
 
 SIZES = (8, 32, 128, 512)
 SAMPLING_SHARE = 0.5
+SCORING_SHARE = 0.8  # of what is left then: a round that has begun is finished
 LEAST_SECONDS = 0.001
 
 
@@ -69,7 +70,7 @@ class Translator:
 
     def choose(self, pools: list[Candidates], sources: list[str], seconds: float) -> list[Decision]:
         """The choices of all texts, with as many scores as there is time for; their scores are computed together."""
-        limit = max(seconds / max(len(pools), 1), LEAST_SECONDS)
+        limit = max(SCORING_SHARE * seconds / max(len(pools), 1), LEAST_SECONDS)
         mbr = ACPMBR(target=self.scoring.target, distilled=self.scoring.guides, time_limit=limit)
         return mbr.rerank_many(pools, sources)
 

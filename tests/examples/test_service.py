@@ -117,7 +117,7 @@ def test_texts_share_the_time_that_sampling_leaves(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("translating.decide_texts", slow)
     made.translate(["a dog ran", " ", "the cat sat"], 6.0)
     made.translate(["a dog ran"], 0.5)
-    assert limits == [2.0, 0.001], "where nothing is left there is an answer all the same"
+    assert limits == [0.8 * (6 - 2) / 2, 0.001], "where nothing is left there is an answer all the same"
 
 
 @pytest.fixture
