@@ -312,3 +312,28 @@ def test_a_feature_that_is_the_same_for_all_says_nothing():
     np.testing.assert_array_equal(
         Transfer().complete(scores, mask, row_features=same).matrix, Transfer().complete(scores, mask).matrix
     )
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_the_variance_of_a_row_is_that_of_draws_from_the_posterior(guided):
+    """All that is uncertain: the row's own parts, the columns' parts, both together, unseen entries and slopes."""
+    random = np.random.default_rng(3)
+    truth = random.normal(size=(8, 2)) @ random.normal(size=(2, 7)) + 0.3 * random.normal(size=(8, 7))
+    guide = truth + 0.5 * random.normal(size=truth.shape) if guided else None
+    mask = random.random(truth.shape) < 0.5
+    got = Transfer(rank=2).complete(truth, mask, guide)
+    fitted, share = got.fitted, random.dirichlet(np.ones(7))
+    rows, columns = fitted.model.rows, fitted.model.columns
+
+    def draws(block, k):
+        return random.multivariate_normal(block.mean[:, k], block.covariance[:, :, k], 40000)
+
+    one = np.ones((40000, 1))
+    pooled = sum(share[j] * np.hstack([one, draws(columns, j)]) for j in range(7))
+    design = fitted._expected_design(share)
+    for i in range(8):
+        means = (np.hstack([draws(rows, i), one]) * pooled).sum(axis=1)
+        unseen = fitted.model.noise * np.square(share[~mask[i]]).sum()
+        slopes = design[i] @ fitted.slopes.covariance @ design[i]
+        expected = got.scale**2 * (means.var() + unseen + slopes)
+        assert got.row_variance(share)[i] == pytest.approx(expected, rel=0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import sacrebleu
@@ -286,3 +288,57 @@ def test_the_signature_repeats_the_run():
         assert part in line
     assert " " not in line
     assert "\n" not in line
+
+
+def test_the_completion_error_counts_every_entry_as_often_as_it_was_drawn():
+    rng = np.random.default_rng(0)
+    truth = 100 * rng.random((9, 7))
+    texts, others = [f"c{k}" for k in range(9)], [f"r{k}" for k in range(7)]
+    drawn, pseudo = (Candidates(tuple(t), rng.integers(1, 30, len(t))) for t in (texts, others))
+    utility = MatrixUtility(truth, texts, others, scale=50.0)
+    decoder = PMBR(ALS(rank=2, max_sweeps=200), Balanced(), Budget(reduction=drawn.total * pseudo.total / 25))
+    decision = decoder.decode(drawn, pseudo, utility, full_matrix=truth)
+    entries = [
+        (drawn.counts[i] * pseudo.counts[j], (100 / 50 * (decision.matrix[i, j] - truth[i, j])) ** 2)
+        for i in range(9)
+        for j in range(7)
+    ]
+    weights, errors = np.array(entries).T
+    assert decision.completion_error == pytest.approx(np.average(errors, weights=weights))
+    assert decision.completion_error != pytest.approx(errors.mean(), rel=0.01)
+
+
+def test_the_target_and_every_guide_have_masks_of_their_own():
+    target, guide = matrices(n=40)
+    texts = [f"t{k}" for k in range(40)]
+    utilities = [MatrixUtility(m, texts, name=name) for m, name in ((target, "t"), (guide, "g"), (guide + 0.1, "h"))]
+    for observation in (Balanced(), Uniform()):
+        budget = Budget(scores_per_row=8)
+        decoder = AgreementPMBR(AgreementALS(max_sweeps=200), observation, budget, (budget,))
+        decision = decoder.decode(Candidates.from_texts(texts), None, utilities[0], utilities[1:])
+        masks = [set(scores.pairs.flat.tolist()) for scores in (decision.observed, *decision.guides)]
+        assert [len(mask) for mask in masks] == [320] * 3
+        for one, other in ((0, 1), (0, 2), (1, 2)):
+            assert len(masks[one] & masks[other]) < 160, "by chance it is about 64"
+
+
+def test_a_score_means_the_same_gain_in_every_round(monkeypatch):
+    """Else a worse score that turns up later would move all posteriors of an error, and plans compare rounds."""
+    rng = np.random.default_rng(1)
+    errors = rng.random((30, 30)) + np.linspace(0, 3, 30)[:, None]
+    texts = [f"t{k}" for k in range(30)]
+    seen = []
+    fitted = type(Transfer().fit([]))
+    original = fitted.complete
+    monkeypatch.setattr(
+        fitted, "complete", lambda self, gains, *more: seen.append(gains) or original(self, gains, *more)
+    )
+    utility = MatrixUtility(errors, texts, higher_is_better=False)
+    decoder = PMBR(Transfer(), Adaptive(confidence=1), Budget(scores_per_row=4))
+    decoder.decode(Candidates.from_texts(texts), None, utility)
+    rounds = [dict(zip(gains.pairs.flat.tolist(), gains.values.tolist(), strict=True)) for gains in seen]
+    assert len(rounds) > 2
+    worst = [max(errors.flat[pair] for pair in gains) for gains in rounds]
+    assert max(worst) > worst[0], "later rounds see worse scores than the first"
+    for earlier, later in itertools.pairwise(rounds):
+        assert all(later[pair] == gain for pair, gain in earlier.items())

@@ -282,9 +282,9 @@ def test_processes_with_different_contents_are_refused(monkeypatch):
         is_main_process, process_index = False, 1
 
     def from_process_0(holder):
-        holder[0] = [[{"content of the model": "a"}]]
+        holder[:] = [True, [[{"content of the model": "a"}]]]
 
-    monkeypatch.setattr("evaluation.wmt.launch.broadcast_object_list", from_process_0)
+    monkeypatch.setattr("hf_acpmbr.workers.broadcast_object_list", from_process_0)
     Workers(Fake()).refuse_differences([[{"content of the model": "a"}]])
     with pytest.raises(ValueError, match="process 1 has another model, metric or version of the package than process"):
         Workers(Fake()).refuse_differences([[{"content of the model": "b"}]])
@@ -375,6 +375,22 @@ def test_the_report_escapes_what_models_write(copy):
     page = write_report(folder).read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)" in page
+
+
+def test_a_lower_score_of_an_error_is_the_better_one_in_the_report(copy):
+    (results,) = open_results(copy[1])
+    name = results.settings.metrics[0]
+    seen = set()
+    for higher in (True, False):
+        results.utilities[name]["higher_is_better"] = higher
+        compared = compare(results, 20)
+        for key in ("map", "distilled-mbr/bleu", "oracle"):  # their baseline is MBR
+            gain = compared[key][name].score - compared["mbr"][name].score
+            assert compared[key][name].better == (gain > 0 if higher else gain < 0)
+            seen.add((higher, compared[key][name].better))
+    assert seen == {(True, True), (True, False), (False, True), (False, False)}
+    assert not results.higher_is_better("ter")
+    assert results.higher_is_better("bleu")
 
 
 def test_tuning_scores_nothing_and_agrees_with_the_table(finished):

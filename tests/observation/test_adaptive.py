@@ -78,6 +78,17 @@ def test_only_those_who_can_still_be_the_best_go_on():
     assert set(rows) <= {0, 1, 2, 3}
 
 
+def test_those_go_on_who_are_best_at_their_upper_end():
+    plan = Adaptive(confidence=1).plan(View((50, 40), np.ones(40), np.ones(50)), 200, 0)
+    asked = plan.next(Posterior(np.zeros(50), np.zeros(50))).rows
+    mean, deviation = np.full(50, 0.5), np.full(50, 0.01)
+    doubtful = np.setdiff1d(np.arange(50), asked)[-4:]
+    mean[doubtful], deviation[doubtful] = 0.45, 0.4  # lower on average than all others, and may be much better
+    rows = np.unique(plan.next(Posterior(mean, deviation)).rows)
+    assert set(doubtful) <= set(rows)
+    assert len(rows) < 40
+
+
 def test_pseudo_references_come_by_weight():
     weights = np.array([50.0, 1, 1, 1, 1, 1, 1, 1, 1, 1])
     first = [Adaptive().plan(View((5, 10), weights, np.ones(5)), 10, seed).order[0] for seed in range(200)]
