@@ -24,6 +24,7 @@ from evaluation.report.significance import compare
 from evaluation.report.table import build_table, significance_table
 from evaluation.report.tune import tune
 from evaluation.wmt.phases.candidates import CandidatesPhase
+from evaluation.wmt.phases.decisions import source_seed
 from evaluation.wmt.phases.matrices import MatrixPhase
 from hf_acpmbr.workers import Workers
 from tests.evaluation.conftest import small_settings
@@ -391,6 +392,12 @@ def test_a_lower_score_of_an_error_is_the_better_one_in_the_report(copy):
     assert seen == {(True, True), (True, False), (False, True), (False, False)}
     assert not results.higher_is_better("ter")
     assert results.higher_is_better("bleu")
+
+
+def test_every_source_has_random_pairs_of_its_own_whoever_meets_it():
+    seeds = [source_seed(seed, index) for seed in (0, 1) for index in range(100)]
+    assert len(set(seeds)) == 200
+    assert seeds == [source_seed(seed, index) for seed in (0, 1) for index in range(100)]
 
 
 def test_tuning_scores_nothing_and_agrees_with_the_table(finished):
