@@ -134,6 +134,8 @@ class Candidates:
     ) -> Candidates:
         """From CTranslate2: the result of one source, `translate_batch(...)[k]` or `generate_batch(...)[k]`.
 
+        `generate_batch` needs `include_prompt_in_result=False`: the prompt would be taken for a part of each text.
+
         Args:
             tokenizer: of transformers, as the model was converted with.
             detokenize: instead of it, a function from tokens to a text (such as SentencePiece's `decode`).

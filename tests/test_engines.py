@@ -278,6 +278,37 @@ def test_ctranslate2_gives_the_log_probabilities_of_the_same_model(converted: Pa
     assert checked > 2
 
 
+def test_ctranslate2_gives_those_of_a_decoder_only_model(tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed: pip install ctranslate2")
+    from ctranslate2.converters import TransformersConverter
+
+    model, tokenizer = tiny_pair("llama")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
+    engine = ctranslate2.Generator(str(tmp_path / "converted"), intra_threads=1)
+    ctranslate2.set_random_seed(1)
+    inputs = tokenizer(SOURCES[1:], return_tensors="pt")
+    (result,) = engine.generate_batch(
+        [tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())],
+        beam_size=1,
+        sampling_topk=4,
+        num_hypotheses=16,
+        max_length=12,
+        return_scores=True,
+        return_end_token=True,
+        include_prompt_in_result=False,
+    )
+    got = Candidates.from_ctranslate2(result, tokenizer)
+    checked = 0
+    for k, ids in enumerate(got.token_ids or ()):
+        if sum(text_of(tokenizer, h) == got.texts[k] for h in result.sequences) == 1 and ids[-1] == EOS:
+            assert got.logprobs is not None
+            assert got.logprobs[k] == pytest.approx(by_model(model, inputs, 0, list(ids)), abs=1e-3)
+            checked += 1
+    assert checked > 2
+
+
 def text_of(tokenizer: Any, tokens: list[str]) -> str:
     return str(tokenizer.decode(tokenizer.convert_tokens_to_ids(tokens), skip_special_tokens=True))
 
