@@ -18,7 +18,7 @@ from ..utilities import MatrixUtility
 from .demo import DEFAULT, FULL, Demo, Example
 
 SCORES_PER_ROW = (0.5, 1, 3, 8)
-_SHOWN = 3
+_SHOWN, _CURVES = 3, 8
 
 
 def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
@@ -73,9 +73,9 @@ def _draw_errors(axis: Axes, examples: Sequence[Example], demo: Demo) -> None:
     axis.legend()
 
 
-def _varied(examples: Sequence[Example]) -> Sequence[Example]:
-    """Few different candidates are scored completely even by small budgets: they say nothing about completion."""
-    return [example for example in examples if len(example.candidates) > 2 * SCORES_PER_ROW[-1]] or examples
+def _varied(examples: Sequence[Example]) -> list[Example]:
+    """Those with the most candidates: few are scored completely by small budgets and say nothing about completion."""
+    return sorted(examples, key=lambda example: -len(example.candidates))[:_CURVES]
 
 
 def _decided(

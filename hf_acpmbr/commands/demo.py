@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=("de", "en"), default="de", help="language to translate --source into")
     parser.add_argument("--target", default=TARGET, help=f"utility that decides (default {TARGET})")
     parser.add_argument("--distilled", default=DISTILLED, help=f"cheaper utility that guides it (default {DISTILLED})")
-    parser.add_argument("--candidates", type=int, default=40, help="samples per sentence (default 40)")
+    parser.add_argument("--candidates", type=int, default=64, help="samples per sentence (default 64)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="acpmbr_demo.png", help="file of the picture; '' for none")
 
