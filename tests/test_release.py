@@ -118,6 +118,15 @@ def test_the_source_distribution_takes_along_what_its_tests_read() -> None:
         assert name in manifest
 
 
+def test_the_space_asks_for_what_the_package_needs() -> None:
+    asked = (ROOT / "examples" / "space" / "requirements.txt").read_text(encoding="utf-8").split()
+    assert set(asked) == set(PROJECT["project"]["dependencies"])
+    card = (ROOT / "examples" / "space" / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"^sdk_version: (\d+\.\d+)\.", card, flags=re.M)
+    assert shown is not None
+    assert f"gradio>={shown.group(1)}" in PROJECT["project"]["optional-dependencies"]["ui"]
+
+
 def test_every_extra_of_a_message_exists() -> None:
     extras = set(PROJECT["project"]["optional-dependencies"])
     for path in (*PACKAGE.rglob("*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"):
