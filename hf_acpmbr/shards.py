@@ -82,7 +82,7 @@ class Shards:
         note = self.note(shard)
         if note is None or not self.path(shard).is_file():
             return None
-        return note if _sha256(self.path(shard)) == note.sha256 else None
+        return note if sha256_of(self.path(shard)) == note.sha256 else None
 
     def discard(self, shard: int) -> None:
         """Make a shard absent; the note goes first, so that a kill in between leaves nothing that counts."""
@@ -95,7 +95,8 @@ class Shards:
             file.unlink(missing_ok=True)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Of a file's content."""
     hasher = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

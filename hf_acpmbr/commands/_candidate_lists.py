@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from ..candidates import Candidates
 from ._input import Input, Lines
+from ._tables import open_lines
 
 FORMATS = ("jsonl", "lines", "nbest")
 _LISTS = ("candidates", "counts", "logprobs", "references")
@@ -48,7 +49,7 @@ def candidate_input(
         logprobs: the last field of an n-best list is the log-probability.
         reserved: fields that the output has itself, so the input must not.
     """
-    lines = Lines(path)
+    lines = open_lines(path)
     parse: Callable[[], Parsed]
     if format == "jsonl":
         parse = lambda: _from_json(lines, reserved)  # noqa: E731

@@ -77,7 +77,9 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
     method.add_argument("--seed", type=int, help="same seed, same result (default: the recipe's, 0)")
     output = parser.add_argument_group("output")
     output.add_argument("--output", default="-", metavar="FILE", help="where to write; - is standard output (default)")
-    output.add_argument("--format", choices=("text", "jsonl"), default="text", help="chosen texts, or all details")
+    output.add_argument(
+        "--format", choices=("text", "jsonl", "parquet"), default="text", help="chosen texts, or all details"
+    )
     output.add_argument("--nbest", type=int, default=1, metavar="K", help="list the K best in jsonl (default: 1)")
     add_preference_arguments(output)
     output.add_argument(

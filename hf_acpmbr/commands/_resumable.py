@@ -12,18 +12,21 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
 from ..files import lock_file, write_atomically
+from ..shards import sha256_of as _sha256
+from ._tables import write_parquet
 
 if TYPE_CHECKING:
     from tqdm import tqdm
     from typing_extensions import Never
 
+Convert: TypeAlias = Callable[[Path, Path], None]
 _SHOWN = 60
 
 
@@ -92,10 +95,12 @@ class ResumableOutput:
         path: the file.
         resume: continue where an unfinished run stopped.
         batch_size: lines in a batch.
+        convert: makes the output's file of the finished lines (from, to); default: it is the lines.
     """
 
-    def __init__(self, path: str, *, resume: bool, batch_size: int) -> None:
+    def __init__(self, path: str, *, resume: bool, batch_size: int, convert: Convert | None = None) -> None:
         self.path = Path(os.path.realpath(path))  # beside the file itself, not beside a link to it
+        self._convert = convert
         name = self.path.name
         self.part = self.path.with_name(f"{name}.unfinished")
         self._part_note = self.path.with_name(f"{name}.unfinished.json")
@@ -162,9 +167,15 @@ class ResumableOutput:
 
     def finish(self, about: Mapping[str, object]) -> None:
         assert self._file is not None, "start comes first"
-        finished = {"lines": self.done + self._written, "sha256": self._content.hexdigest(), "about": about}
+        ready, content = self.part, self._content.hexdigest()
+        if self._convert is not None:
+            ready = self.path.with_name(f"{self.path.name}.unfinished.tmp")
+            self._convert(self.part, ready)
+            content = _sha256(ready)
+        finished = {"lines": self.done + self._written, "sha256": content, "about": about}
         write_atomically(self._part_note, _as_json(finished))
-        self.part.replace(self.path)
+        ready.replace(self.path)
+        self.part.unlink(missing_ok=True)
         self._part_note.replace(self._note)
         self._file.close()
 
@@ -201,11 +212,7 @@ class ResumableOutput:
         """Whether the output is what a finished run wrote by its note."""
         if not note.exists() or (expected := _read(note).get("sha256")) is None:
             return False
-        content = hashlib.sha256()
-        with self.path.open("rb") as file:
-            while block := file.read(1 << 20):
-                content.update(block)
-        return bool(content.hexdigest() == expected)
+        return bool(_sha256(self.path) == expected)
 
     def _keep_whole_batches(self, file: BinaryIO) -> None:
         lines = _count(file)
@@ -223,13 +230,16 @@ def parts_of(output: str) -> Path:
     return path.with_name(f"{path.name}.parts")
 
 
-def open_output(path: str, *, resume: bool, batch_size: int) -> Output:
+def open_output(path: str, *, resume: bool, batch_size: int, format: str) -> Output:
     """Where `--output` says: "-" is standard output."""
     if Path(path).is_dir():
         raise ValueError(f"--output {path} is a folder: give a file in it")
     if path == "-" or (Path(path).exists() and not Path(path).is_file()):
+        if format == "parquet":
+            raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
         return Stream(path, resume=resume)
-    return ResumableOutput(path, resume=resume, batch_size=batch_size)
+    convert = write_parquet if format == "parquet" else None
+    return ResumableOutput(path, resume=resume, batch_size=batch_size, convert=convert)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def decide_all(args: argparse.Namespace, source: Input[Item], batch_size: int, p
 
         return decide_together(args, source, batch_size, prepare)
     summary = Summary()
-    output = open_output(args.output, resume=args.resume, batch_size=batch_size)
+    output = open_output(args.output, resume=args.resume, batch_size=batch_size, format=args.format)
     with kept(output, source.repeatable):
         checked = source.check()
         about = about_input(args, checked)

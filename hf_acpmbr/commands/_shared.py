@@ -40,7 +40,11 @@ def decide_together(
     _refuse(args, source)
     workers = Workers.start()
     opened: list[Output] = []
-    workers.from_main(lambda: opened.append(open_output(args.output, resume=args.resume, batch_size=batch_size)))
+
+    def open_on_main() -> None:
+        opened.append(open_output(args.output, resume=args.resume, batch_size=batch_size, format=args.format))
+
+    workers.from_main(open_on_main)
     with kept(opened[0], repeatable=True) if opened else nullcontext():
         checked = workers.from_main(source.check)
         assert checked is not None, "a file can be read twice"

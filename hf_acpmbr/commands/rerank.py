@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         default="-",
         metavar="FILE",
-        help='JSONL, one source per line: a list of texts, or {"candidates": [...]} or {"candidates": {text: count}} '
+        help="JSONL or parquet (*.parquet), one source per line: a list of texts, or "
+        '{"candidates": [...]} or {"candidates": {text: count}} '
         'with optional "counts", "logprobs", "source", "references"; other fields are repeated in the output '
         "(default: standard input, -)",
     )
@@ -74,6 +75,10 @@ def _input(args: argparse.Namespace) -> Input[CandidateList]:
         raise ValueError(f"--candidates-per-source must be at least 1, got {size}")
     if args.nbest_logprobs and format != "nbest":
         raise ValueError("--nbest-logprobs is for --input-format nbest: leave it out")
+    if args.input.endswith(".parquet") and format != "jsonl":
+        raise ValueError(
+            f"--input {args.input} is a table, which has its own columns: leave out --input-format {format}"
+        )
     if args.sources == "-" == args.input:
         raise ValueError("--input and --sources cannot both be standard input")
     return candidate_input(
@@ -82,7 +87,7 @@ def _input(args: argparse.Namespace) -> Input[CandidateList]:
         size=size,
         sources=args.sources,
         logprobs=args.nbest_logprobs,
-        reserved=OUTPUT_FIELDS if args.format == "jsonl" else (),
+        reserved=() if args.format == "text" else OUTPUT_FIELDS,
     )
 
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from ..mapping import decide_texts
 from ..prompting import Prompting
 from ..signature import model_signature
-from ._input import Input, Lines, Record
+from ._input import Record
 from ._mbr import add_mbr_arguments, build_mbr
 from ._options import add_key_values
 from ._resumable import hide_loading_bars
 from ._run import Job, Result, check_arguments, decide_all
+from ._tables import source_input
 
 _EXAMPLES = """\
 examples:
@@ -38,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--revision", help="branch, tag or commit on the Hub")
     source = parser.add_argument_group("input")
     source.add_argument("--input", default="-", metavar="FILE", help="one source per line (default: standard input, -)")
+    source.add_argument(
+        "--column", metavar="NAME", help="the input is JSONL or parquet (*.parquet): where its sources are"
+    )
     source.add_argument("--prompt", default="{source}", help="what the model reads, with {source} for the line")
     source.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
     source.add_argument(
@@ -68,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
     if args.preferences_option.get("pairs") == "best-beam":
         raise ValueError("--preferences-option pairs=best-beam is for acpmbr rerank, whose input can have such a text")
     prompting = Prompting(args.prompt, args.chat, args.too_long)
-    lines = Lines(args.input)
-    sources = Input([lines], lambda: ((lines.where(number), text) for number, text in lines))
-    return decide_all(args, sources, args.batch_size, lambda: _translator(args, prompting))
+    return decide_all(
+        args, source_input(args.input, args.column), args.batch_size, lambda: _translator(args, prompting)
+    )
 
 
 def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:

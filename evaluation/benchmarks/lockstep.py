@@ -1,0 +1,128 @@
+"""What deciding several sources together saves: `python -m evaluation.benchmarks.lockstep`.
+
+The same lists of candidates are decided one by one and in lockstep. The utilities are BLEURT's tokens and batches with
+a network that costs next to nothing, on an artificial device that charges a fixed time per batch, as an accelerator
+does for batches too small to fill it (the process sleeps meanwhile, so that another thread can compute). Shown are the
+batches and how full they are, how long the device was busy and idle, and what completion took. That the choices are the
+same is counted, not assumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+
+from evaluation.assets import DATA_OR_BUILTIN_HELP
+from evaluation.benchmarks.candidate_lists import candidate_lists
+from hf_acpmbr import Recipe
+from hf_acpmbr.decoding import Decision
+from hf_acpmbr.embedded import UTILITIES
+from hf_acpmbr.utilities import Lockstep, Turn
+from hf_acpmbr.utilities.bleurt import BLEURT
+from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork
+from hf_acpmbr.utilities.checkpoints import read_config
+
+HEADER = (
+    "| decoder | | target batches | pairs in each | guide batches | pairs in each | wall s | device busy s | idle |"
+    " completion s |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+class BagOfTokens(torch.nn.Module):
+    """The cosine of the two texts' mean token vectors: the cheapest network, so that the device's charge is all."""
+
+    def __init__(self, vocabulary: int, size: int = 16) -> None:
+        super().__init__()
+        self.vectors = torch.nn.Embedding(vocabulary, size)
+
+    def forward(self, ids: torch.Tensor, types: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        real = torch.ones_like(ids) if mask is None else mask.long()
+        states = self.vectors(ids)
+        first, second = (((real * (types == side))[..., None] * states).sum(1) for side in (0, 1))
+        return torch.nn.functional.cosine_similarity(first, second)
+
+
+class ArtificialDevice(BLEURT):
+    """BLEURT's tokens and batches, on a device that takes `charge` seconds for every batch."""
+
+    def __init__(self, name: str, charge: float, batch_tokens: int) -> None:
+        super().__init__(str(UTILITIES[name]), name=name, batch_tokens=batch_tokens, parameters=1)
+        torch.manual_seed(len(name))
+        self.charge, self.busy, self.sizes = charge, 0.0, list[int]()
+        self.bag = BagOfTokens(int(read_config(self.folder)["vocab_size"]))
+
+    @property
+    def network(self) -> BLEURTNetwork:
+        return cast(BLEURTNetwork, self._charged)
+
+    def _charged(self, ids: torch.Tensor, types: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        start = time.perf_counter()
+        self.sizes.append(len(ids))
+        scores: torch.Tensor = self.bag(ids, types, mask)
+        time.sleep(max(0.0, self.charge - (time.perf_counter() - start)))
+        self.busy += time.perf_counter() - start
+        return scores
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One way of deciding all sources."""
+
+    decisions: list[Decision]
+    seconds: float
+    target: ArtificialDevice
+    guide: ArtificialDevice
+
+    def row(self, decoder: str, how: str) -> str:
+        busy = self.target.busy + self.guide.busy
+        completion = sum(decision.seconds.get("completion", 0.0) for decision in self.decisions)
+        cells = [decoder, how]
+        for utility in (self.target, self.guide):
+            cells += [f"{len(utility.sizes):,}", f"{sum(utility.sizes) / max(len(utility.sizes), 1):.1f}"]
+        idle = 1 - busy / self.seconds
+        return f"| {' | '.join(cells)} | {self.seconds:.1f} | {busy:.1f} | {idle:.0%} | {completion:.1f} |"
+
+
+def measure(
+    decoder: str, lists: list[list[str]], options: argparse.Namespace, decide: Callable[..., list[Decision]]
+) -> Measured:
+    devices = [ArtificialDevice(name, options.charge, options.batch_tokens) for name in ("embedded", "embedded-d1")]
+    recipe = Recipe.named("fast", target="embedded", distilled="embedded-d1", decoder=decoder)
+
+    def one(texts: list[str], turn: Turn | None) -> Decision:
+        return recipe.decoder.decode(texts, target=devices[0], guides=[devices[1]], turn=turn)
+
+    start = time.perf_counter()
+    decisions = decide([partial(one, texts) for texts in lists])
+    return Measured(decisions, time.perf_counter() - start, *devices)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sources", type=int, default=32)
+    parser.add_argument("--samples", type=int, default=256, help="of each source")
+    parser.add_argument("--charge", type=float, default=0.05, help="seconds that the device takes for a batch")
+    parser.add_argument("--batch-tokens", type=int, default=32768)
+    parser.add_argument("--decoders", nargs="+", default=["rounds", "acpmbr"])
+    parser.add_argument("--data", help=DATA_OR_BUILTIN_HELP)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    lists = [made.texts for made in candidate_lists(options.sources, options.samples, data=options.data)]
+    print(f"{options.sources} sources, {options.samples} samples, {options.charge} s per batch\n\n{HEADER}")
+    for decoder in options.decoders:
+        alone = measure(decoder, lists, options, lambda tasks: [task(None) for task in tasks])
+        print(alone.row(decoder, "one by one"), flush=True)
+        together = measure(decoder, lists, options, lambda tasks: Lockstep().run(tasks))
+        print(together.row(decoder, "lockstep"), flush=True)
+        same = sum(a.text == b.text for a, b in zip(alone.decisions, together.decisions, strict=True))
+        print(f"\nthe same choice for {same} of {len(lists)} sources\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
