@@ -72,8 +72,11 @@ class Shards:
     def note(self, shard: int) -> Note | None:
         """The note of a shard; None where it is absent or unreadable."""
         try:
-            note = Note(**json.loads(self.note_path(shard).read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError, TypeError):
+            values = json.loads(self.note_path(shard).read_text(encoding="utf-8"))
+            if isinstance(values["settings"], str):  # of an earlier version: made with something else, but not absent
+                values["settings"] = {"version of this program": values["settings"]}
+            note = Note(**values)
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
         return note if isinstance(note.settings, dict) and isinstance(note.failed, dict) else None
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 
 import pyarrow as pa
@@ -58,6 +59,19 @@ def test_halves_count_as_absent(tmp_path):
     write(store)
     store.path(0).unlink()
     assert store.sound(0) is None
+
+
+def test_a_note_of_an_earlier_version_counts_as_results_of_something_else(tmp_path):
+    store = Store(tmp_path)
+    write(store)
+    note = json.loads(store.note_path(0).read_text(encoding="utf-8"))
+    store.note_path(0).write_text(json.dumps({**note, "settings": "0123abcd"}), encoding="utf-8")
+    found = store.sound(0)
+    assert found is not None
+    assert found.settings == {"version of this program": "0123abcd"}
+    for broken in ("[]", "{}", "null", '{"settings": 5}'):
+        store.note_path(0).write_text(broken, encoding="utf-8")
+        assert store.sound(0) is None
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):
