@@ -281,6 +281,8 @@ class Race:
     def _profile(self) -> None:
         """The block that all candidates of the first round share, as profiles of their texts."""
         width = int(self.depth[self.block].min())
+        if not width:  # a budget that does not reach one score for each of them
+            return
         place = np.full(self.n, -1)
         place[self.block] = np.arange(self.block.size)
         inside = (place[self.rows] >= 0) & (self.places < width)

@@ -168,7 +168,7 @@ def costs(analysis: Analysis) -> str:
 def _saved(analysis: Analysis) -> str:
     part = analysis.cost(analysis.decision.calls)
     if analysis.decision.exact:
-        return "The budget covers all pairs of different candidates: this is full MBR, and nothing was completed."
+        return f"All pairs of different candidates were scored: this is full MBR ({escape(analysis.decision.status)})."
     saved = f"{1 - part:.0%} saved" if part < 1 else f"{part:.0%} of full MBR's cost"
     said = f"<strong>{saved}</strong>: {escape(called(analysis.decision.calls))} calls instead of "
     said += f"{len(analysis.candidates) ** 2:,} {escape(analysis.target.name)}. {escape(analysis.decision.status)}."

@@ -197,6 +197,16 @@ def test_guides_are_scored_within_their_own_budget():
         RoundsMBR(guide_budgets=(Budget(reduction=2),) * 2).check_utilities(True, 3)
 
 
+@pytest.mark.parametrize("scores", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("guided", [False, True])
+def test_a_handful_of_scores_in_all_is_enough_to_choose(scores, guided):
+    for size in (2, 3, 31):
+        matrix, counts = clusters(0, size)
+        got = decode(matrix, counts, scores / counts.sum(), guides=[matrix**2] if guided else [])
+        assert got.calls["matrix"] <= scores
+        assert got.text in got.candidates.texts
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_decision_keeps_what_was_scored_in_which_round(sign):
     matrix, counts = clusters(3)
