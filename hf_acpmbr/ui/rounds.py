@@ -36,12 +36,13 @@ def rounds_picture(analysis: Analysis) -> str:
     rows = "".join(_row(analysis, place, index, pairs) for place, index in enumerate(shown))
     left = n - len(tried)
     known = "the guide and what is known of them beforehand" if analysis.guides else "what is known of them beforehand"
-    more = f" {len(tried) - len(shown)} more were tried." if len(tried) > len(shown) else ""
+    more = f" {len(tried) - len(shown)} of them are not shown." if len(tried) > len(shown) else ""
+    others = f" {left} were judged by {known} alone." if left else ""
     alt = f"{len(tried)} of {n} candidates were tried in {pairs.shape[1]} rounds; the first row is the choice."
     return (
         f"<div class='wide'><svg class='rounds' role='img' aria-label='{alt}' viewBox='0 0 {width} {height}' "
         f"width='{width}' height='{height}'>{heads}{rows}</svg></div>"
-        f"<p class='note'>{escape(alt)}{more} {left} were judged by {known} alone. "
+        f"<p class='note'>{escape(alt)}{more}{others} "
         "A dot's area is the number of pairs that were scored.</p>"
     )
 
