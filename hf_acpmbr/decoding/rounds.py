@@ -19,8 +19,9 @@ from .problem import Problem
 
 # With a time limit the budget is opened from so many scores in all: nothing is known of how long one takes.
 _FIRST_TIMED_STEP = 32
-# "auto": the largest tried (docs/decoders.md) with which the mean regret × 100 stayed below 0.1.
-AUTO_REGRET = 0.003
+# "auto": the largest of 0.0005, 0.001, 0.003 and 0.005 with which the mean regret × 100 stayed below 0.1 on every set
+# and with every kind of guide (docs/beyond_the_paper.md).
+AUTO_REGRET = 0.001
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class RoundsMBR(Decoder):
         guide_budgets: how many by each guide; one for all guides, or one for each. Where rounds end early, the guides
             have spent the same part of their budgets as the target.
         max_regret: stop when the expected loss of the leader against full MBR is below this, in the target's units;
-            "auto" is 0.003 of the utility's scale, None spends the budget.
+            "auto" is 0.001 of the utility's scale, None spends the budget.
         confidence: stop when the leader is the best with this probability; 1 never stops for it.
         time_limit: stop after so many seconds of scoring this source, within one round: rounds get smaller when they
             would take too long. How far it came then depends on the machine, so the signature has the calls too.
-        pace, shrinkage, calibration: constants of the method; docs/decoders.md has what each was measured to do.
+        pace, shrinkage, calibration: constants of the method; docs/beyond_the_paper.md has what each does, measured.
     """
 
     budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64))

@@ -241,3 +241,21 @@ def test_real_matrices_half_the_calls_of_halving_choose_better(shared_data: Path
             for name, got in (("rounds", decode(matrix, counts, 1, seed)), ("halving", other)):
                 losses[name].append(expected.max() - expected[got.index])
     assert np.mean(losses["rounds"]) < 0.6 * np.mean(losses["halving"])
+
+
+@pytest.mark.parametrize("guide", [None, "distilled"])
+def test_real_matrices_a_stated_regret_is_kept(shared_data: Path, guide):
+    lost: dict[float, list[float]] = {0.0005: [], 0.001: [], 0.005: []}
+    calls: dict[float, list[float]] = {bound: [] for bound in lost}
+    for file in [*(shared_data / "matrices").glob("*.npz"), *(shared_data / "pools_fr-en").glob("*.npz")]:
+        with np.load(file) as data:
+            matrix, counts = data["target"].astype(float), data["counts"].astype(np.int64)
+            guides = [] if guide is None else [data[guide].astype(float)]
+        expected = matrix @ (counts / counts.sum())
+        for bound, losses in lost.items():
+            got = decode(matrix, counts, 64, 1, guides, max_regret=bound)
+            losses.append(expected.max() - expected[got.index])
+            calls[bound].append(got.calls["matrix"] / counts.sum())
+    for bound, losses in lost.items():
+        assert np.mean(losses) <= 1.2 * bound
+    assert np.mean(calls[0.005]) < np.mean(calls[0.001]) < np.mean(calls[0.0005]) < 40
