@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hf_acpmbr import ACPMBR
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, AggregationMBR, CentroidMBR, HalvingMBR, QEFilterMBR, QERerank
 from hf_acpmbr.utilities import Utility, load_utility
@@ -53,3 +54,19 @@ def test_reranking_and_filtering_by_a_quality_estimator(comet, kiwi):
     assert filtered.text == MBR().decode(among, target=comet, source=SOURCE).text
     with pytest.raises(ValueError, match="needs the source text"):
         QERerank().decode(DRAWN, target=kiwi)
+
+
+def test_the_default_is_full_mbr_where_texts_cost_and_pairs_do_not(comet, kiwi):
+    texts = [f"{text} {k}" for k in range(3) for text in SENTENCES[:8]]
+    got = ACPMBR(target=comet).rerank(texts, source=SOURCE)
+    full = MBR().decode(texts, target=comet, source=SOURCE)
+    assert got.exact
+    assert "each text is encoded once" in got.status
+    np.testing.assert_allclose(got.expected, full.expected, atol=1e-6)
+    assert got.encodings == {comet.name: 25}  # the texts and the source
+    assert f"25 {comet.name} encodings" in got.summary()
+    # A stated budget is kept to, and so is one for a utility that reads pairs.
+    budgeted = ACPMBR(target=comet, recipe="fast").rerank(texts, source=SOURCE)
+    assert not budgeted.exact
+    assert budgeted.calls[comet.name] <= 2 * len(texts)
+    assert load_utility("ter").encodes_texts is kiwi.encodes_texts is False
