@@ -13,10 +13,10 @@ from ..candidates import FloatArray, IntArray
 from ..checks import integer, number
 from ..matrix import ObservedScores, Pairs
 from ..stage import Configured, setting
-from ..utilities import Scorer
 from ._additive import Additive, Estimate, Shrinkage
 from ._clock import Clock
 from ._columns import Calibration, Columns
+from ._guide import Guide
 from ._ranking import gains
 from .problem import Problem
 
@@ -43,19 +43,6 @@ class Pace(Configured):
     doubt: float = setting(1.0, number(0))
     first_step: float = setting(4.0, number(0, above=True))
     least_agreement: float = setting(0.2, number(-1, 1))
-
-
-@dataclass(eq=False)
-class _Guide:
-    """A guide: the scorer, the (N, k) gains of all candidates against the first k columns, and how large k may get."""
-
-    scorer: Scorer
-    block: FloatArray
-    most: int
-
-    @property
-    def width(self) -> int:
-        return int(self.block.shape[1])
 
 
 @dataclass(eq=False)
@@ -92,7 +79,7 @@ class Race:
         standing = np.zeros(self.n) if logprobs is None else -logprobs
         self.standing = np.lexsort((self.by_text, standing, -problem.candidates.counts))
         self.guides = [
-            _Guide(scorer, np.empty((self.n, 0)), budget.pairs(problem.shape, problem.drawn) // self.n)
+            Guide(scorer, np.empty((self.n, 0)), budget.pairs(problem.shape, problem.drawn) // self.n)
             for scorer, budget in zip(problem.guides, self.guide_budgets, strict=True)
         ]
         self.depth = np.zeros(self.n, dtype=np.int64)
@@ -150,13 +137,7 @@ class Race:
 
     def guide_scores(self) -> tuple[ObservedScores, ...]:
         """The guides' scores."""
-        scores = []
-        for guide in self.guides:
-            rows = np.repeat(np.arange(self.n), guide.width)
-            columns = np.tile(self.columns.order[: guide.width], self.n)
-            values = gains(guide.scorer.utility, guide.block).ravel()
-            scores.append(ObservedScores.unsorted(rows, columns, values, (self.n, self.m)))
-        return tuple(scores)
+        return tuple(guide.scores(self.columns.order, self.m) for guide in self.guides)
 
     def spend(self, budget: int, share: float) -> None:
         """Go on until `budget` target scores and `share` of the guides' budgets have been spent in all."""
@@ -197,33 +178,13 @@ class Race:
         new = False
         for place, guide in enumerate(self.guides, 1):
             width = min(guide.most, max(1, math.ceil(share * guide.most)))
-            if width > guide.width and self._agreement(guide) >= self.pace.least_agreement:
-                self._score_guide(guide, width, _GUIDES_TIME * place / len(self.guides))
+            agreement = guide.agreement(self.values, self.rows, self.places)
+            if width > guide.width and agreement >= self.pace.least_agreement:
+                part = _GUIDES_TIME * place / len(self.guides)
+                guide.extend(self.problem, self.columns.order[:width], self.clock, part)
                 new = True
         if new:
             self._take_in()
-
-    def _score_guide(self, guide: _Guide, width: int, share: float) -> None:
-        """Bring it to `width` columns, or to as many as a share of the time limit allows, at least one."""
-        new = width - guide.width if self.clock.limit == math.inf else 1
-        while new:
-            columns = self.columns.order[guide.width : guide.width + new]
-            with self.clock.round(guide.scorer, new * self.n):
-                block = self.problem.score_block(guide.scorer, np.arange(self.n), columns)
-            guide.block = np.concatenate([guide.block, gains(guide.scorer.utility, block)], axis=1)
-            new = self.clock.affords(guide.scorer, (width - guide.width) * self.n, share) // self.n
-
-    def _agreement(self, guide: _Guide) -> float:
-        """Correlation with the target within columns; 1 before there is anything to compare."""
-        both = self.places < guide.width
-        if not both.any():
-            return 1.0
-        places = self.places[both]
-        pair = np.stack([self.values[both], guide.block[self.rows[both], places]])
-        sums = np.stack([np.bincount(places, each) for each in pair])
-        pair -= (sums / np.maximum(np.bincount(places), 1))[:, places]
-        size = float(np.sqrt(np.square(pair).sum(axis=1).prod()))
-        return float(pair[0] @ pair[1]) / size if size > 0 else 0.0
 
     def _take_in(self) -> None:
         """What is known of every candidate besides the target's scores."""

@@ -259,3 +259,14 @@ def test_real_matrices_a_stated_regret_is_kept(shared_data: Path, guide):
     for bound, losses in lost.items():
         assert np.mean(losses) <= 1.2 * bound
     assert np.mean(calls[0.005]) < np.mean(calls[0.001]) < np.mean(calls[0.0005]) < 40
+
+
+def test_a_guide_that_does_not_agree_gets_no_more_of_its_budget():
+    matrix, counts = clusters(7)
+    random = np.random.default_rng(0)
+    useless = matrix[random.permutation(60)][:, random.permutation(60)]
+    calls = {
+        name: decode(matrix, counts, 64, 0, [guide], max_regret=1e-6).calls["guide0"]
+        for name, guide in (("useless", useless), ("good", matrix + 0.01 * random.normal(size=matrix.shape)))
+    }
+    assert calls["useless"] < calls["good"]
