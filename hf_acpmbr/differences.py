@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from html import escape
 from typing import NamedTuple
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
@@ -36,3 +37,16 @@ def pieces(text: str, other: str) -> list[Piece]:
         found += [Piece(text[position:start]), piece]
         position = end
     return [*found, Piece(text[position:])]
+
+
+def highlighted(text: str, reference: str) -> str:
+    """The text as HTML: words marked that the reference does not have in this place, gaps where it has others."""
+    shown = []
+    for piece in pieces(text, reference):
+        if piece.missing:
+            shown.append(f"<span class='gap' title='not here: {escape(piece.missing, quote=True)}'>‸</span>")
+        elif piece.differs:
+            shown.append(f"<mark>{escape(piece.text)}</mark>")
+        else:
+            shown.append(escape(piece.text))
+    return "".join(shown)

@@ -19,12 +19,13 @@ import pytest
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.commands import ui as command
+from hf_acpmbr.differences import highlighted
 from hf_acpmbr.ui.analysis import Analysis, completion_error, decide_again, intervals, scores_per_row, with_budget
 from hf_acpmbr.ui.jobs import Jobs
 from hf_acpmbr.ui.rerank import Reranked, rerank_file
 from hf_acpmbr.ui.rounds import rounds_picture
 from hf_acpmbr.ui.settings import Form, Limits, Offer
-from hf_acpmbr.ui.views import candidates_table, comparison, costs, heat_map, highlighted, table_headers, table_rows
+from hf_acpmbr.ui.views import candidates_table, comparison, costs, heat_map, table_headers, table_rows
 from hf_acpmbr.ui.workbench import Cancelled, Workbench
 
 T = TypeVar("T")

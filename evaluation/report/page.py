@@ -23,7 +23,7 @@ from evaluation.report.plots import figures, svg
 from evaluation.report.results import Results, RowResults, open_results
 from evaluation.report.significance import compare
 from evaluation.report.table import build_table, metric_name, row_label, significance_table
-from hf_acpmbr.differences import pieces
+from hf_acpmbr.differences import highlighted
 from hf_acpmbr.files import write_atomically
 
 EXTENSIONS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
@@ -141,23 +141,12 @@ def _case(results: Results, rows: list[RowResults], i: int) -> str:
     for text, chosen in grouped.items():
         names = "<br>".join(html.escape(" ".join(filter(None, row_label(row)))) for row in chosen)
         values = "".join(f"<td class=n>{_score(results, chosen[0], name, i)}</td>" for name in shown)
-        lines.append(f"<tr><td>{names}</td><td>{_marked(text, base)}</td>{values}</tr>")
+        lines.append(f"<tr><td>{names}</td><td>{highlighted(text, base)}</td>{values}</tr>")
     return (
         f"<div class=case><p><b>{html.escape(results.sources[i])}</b></p>"
         f"<p class=muted>Reference: {html.escape(results.references[i])}</p><div class=scroll><table><thead><tr>"
         f"<th>chosen by</th><th>translation</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
     )
-
-
-def _marked(text: str, base: str) -> str:
-    """The text with what differs from the other marked."""
-    parts = []
-    for piece in pieces(text, base):
-        shown = html.escape(piece.text)
-        parts.append(f"<mark>{shown}</mark>" if piece.differs else shown)
-        if piece.missing:
-            parts.append(f"<span class=gap title='not here: {html.escape(piece.missing, quote=True)}'>‸</span>")
-    return "".join(parts)
 
 
 def _score(results: Results, row: RowResults, metric: str, i: int) -> str:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..differences import pieces
+from ..differences import highlighted
 from ..utilities import Utility
 from .analysis import Analysis, Choice, intervals
 
@@ -20,19 +20,6 @@ _NOTE = (
     "Press a column's name to sort by it. Utilities are on a 0–100 scale; ± is the 95% interval against the other "
     "candidates, where the completion knows it."
 )
-
-
-def highlighted(text: str, reference: str) -> str:
-    """The text as HTML: words marked that the reference does not have in this place, gaps where it has others."""
-    shown = []
-    for piece in pieces(text, reference):
-        if piece.missing:
-            shown.append(f"<span class='gap' title='not here: {escape(piece.missing, quote=True)}'>‸</span>")
-        elif piece.differs:
-            shown.append(f"<mark>{escape(piece.text)}</mark>")
-        else:
-            shown.append(escape(piece.text))
-    return "".join(shown)
 
 
 def comparison(analysis: Analysis) -> str:
