@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": "translate a few sentences with the embedded models and show what AC-PMBR saves",
     "translate": "translate or continue a file of lines with any model, by MBR",
     "rerank": "choose the best of given candidates",
+    "plan": "say what translating a file will cost, for each recipe, from a few of its lines",
     "score": "score hypotheses against references with any utility",
     "ui": "try it in the browser: an interactive page on this machine",
 }

@@ -207,7 +207,10 @@ class ACPMBR:
                 turn=turn,
             )
 
-        return in_lockstep([partial(decide, *given) for given in zip(pools, sources, references, strict=True)])
+        tasks = [partial(decide, *given) for given in zip(pools, sources, references, strict=True)]
+        if not any(utility.joins_sources for utility in (self.target, *self.guides) if utility is not None):
+            return [task(None) for task in tasks]  # nothing waits for a device, so turns would only cost
+        return in_lockstep(tasks)
 
     def _candidates(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates], int]:
         if given is not None:

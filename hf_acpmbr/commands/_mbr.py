@@ -22,8 +22,8 @@ DEFAULT_TARGET = "chrf"
 _OWN_OPTIONS = ("target", "distilled", "recipe", "seed")
 
 
-def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
-    """Utilities, recipe, decoder and output."""
+def add_utility_arguments(parser: argparse.ArgumentParser) -> None:
+    """Target and guides with their options."""
     utilities = parser.add_argument_group(
         "utilities",
         "What candidates are scored with: a name (chrf, bleurt-20, comet, ...), hub id, folder, "
@@ -56,6 +56,11 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run code that comes with a model's checkpoint, or the script of an evaluate module",
     )
+
+
+def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
+    """Utilities, recipe, decoder and output."""
+    add_utility_arguments(parser)
     method = parser.add_argument_group("method", "How the choice is made. Start with a recipe, change what you need.")
     method.add_argument(
         "--recipe",

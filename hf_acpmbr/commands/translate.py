@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..mapping import decide_texts
 from ..prompting import Prompting
@@ -14,6 +15,9 @@ from ._options import add_key_values
 from ._resumable import hide_loading_bars
 from ._run import Job, Result, check_arguments, decide_all
 from ._tables import source_input
+
+if TYPE_CHECKING:
+    from ..models import LoadedModel
 
 _EXAMPLES = """\
 examples:
@@ -28,8 +32,8 @@ two GPUs, one for each utility:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXAMPLES
+def add_generation_arguments(parser: argparse.ArgumentParser) -> tuple[argparse._ArgumentGroup, ...]:
+    """The model, its input, and how candidates are drawn; the groups of the latter two."""
     model = parser.add_argument_group("model")
     model.add_argument("--model", default="embedded", help="hub id or folder (default: the embedded translator, en→de)")
     model.add_argument("--source-language", metavar="CODE", help="for multilingual models, in their own spelling")
@@ -50,18 +54,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="cut",
         help="what happens to sources beyond the model's limit (default: cut, with a warning)",
     )
-    source.add_argument(
-        "--keep-blank", action="store_true", help="ask the model about blank lines, too; by default they stay blank"
-    )
     source.add_argument("--batch-size", type=int, default=4, help="sources decoded together (default: 4)")
     drawing = parser.add_argument_group("candidates", "Where nothing is given, the recipe's setting holds.")
     drawing.add_argument("--num-candidates", type=int, metavar="N", help="samples per source (the recipes: 1024)")
-    drawing.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
     drawing.add_argument("--epsilon", type=float, help="cut-off of ε-sampling (the recipes: 0.02)")
     drawing.add_argument("--temperature", type=float, help="(the recipes: 1)")
     drawing.add_argument("--max-rows", type=int, metavar="ROWS", help="maximum decoder rows per pass")
     drawing.add_argument("--max-new-tokens", type=int, default=256, metavar="T", help="of a candidate (default: 256)")
     add_key_values(drawing, "--generate", "further arguments of model.generate, such as repetition_penalty=1.2")
+    return source, drawing
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    source, drawing = add_generation_arguments(parser)
+    source.add_argument(
+        "--keep-blank", action="store_true", help="ask the model about blank lines, too; by default they stay blank"
+    )
+    drawing.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
     add_mbr_arguments(parser)
 
 
@@ -77,19 +87,27 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
-    from ..models import load_model, model_revision
+def model_of(args: argparse.Namespace) -> LoadedModel:
+    """The model that the options name."""
+    from ..models import load_model
 
-    hide_loading_bars(args.quiet)
-    files = {"trust_remote_code": args.trust_remote_code, "revision": args.revision}
-    model, tokenizer, language = load_model(
+    return load_model(
         args.model,
         device=args.device,
         dtype=args.dtype,
         source_language=args.source_language,
         target_language=args.target_language,
-        **files,
+        trust_remote_code=args.trust_remote_code,
+        revision=args.revision,
     )
+
+
+def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
+    from ..models import model_revision
+
+    hide_loading_bars(args.quiet)
+    files = {"trust_remote_code": args.trust_remote_code, "revision": args.revision}
+    model, tokenizer, language = model_of(args)
     flags = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows")
     mbr = build_mbr(args, tokenizer, **{name: getattr(args, name) for name in flags})
     if "references" in mbr.decoder.needs:

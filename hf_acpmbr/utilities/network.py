@@ -48,7 +48,7 @@ class NetworkUtility(Utility, Generic[N]):
     Args:
         checkpoint: hub id or folder.
         device: "cpu", "cuda:0", "mps", ...; default: a GPU if there is one.
-        dtype: "float32" (default), "float16", "bfloat16", or "auto": half precision where the device is built for it.
+        dtype: "auto" (default) is half precision on GPUs and float32 elsewhere; "float32", "float16", "bfloat16".
         batch_tokens: tokens of a batch, padding included; default 2,048 on CPU, 32,768 elsewhere.
         compile: run the network through torch.compile.
         revision: branch, tag or commit of a hub checkpoint.
@@ -67,7 +67,7 @@ class NetworkUtility(Utility, Generic[N]):
         checkpoint: str,
         *,
         device: str | None = None,
-        dtype: str = "float32",
+        dtype: str = "auto",
         batch_tokens: int | None = None,
         compile: bool = False,
         revision: str | None = None,
@@ -170,9 +170,8 @@ class NetworkUtility(Utility, Generic[N]):
             yield bar.update
 
     def _resolve_dtype(self, dtype: str) -> str:
-        on_gpu = self.device.startswith("cuda")
         if dtype == "auto":
-            return self.half if on_gpu else "float32"
+            return self.half if self.device.startswith("cuda") and _computes(self.half, self.device) else "float32"
         if dtype not in _DTYPES:
             raise ValueError(f"dtype={dtype!r} is unknown: choose one of {', '.join(_DTYPES)} or 'auto'")
         if dtype != "float32" and self.device == "cpu":
@@ -227,6 +226,14 @@ def _checked_device(device: str) -> str:
         return str(torch.device(device))
     except RuntimeError as error:
         raise ValueError(f"device={device!r} is not a device of torch, such as cpu, cuda:0 or mps") from error
+
+
+def _computes(half: str, device: str) -> bool:
+    """Whether a GPU has units for a half precision, by its generation: Volta for float16, Ampere for bfloat16."""
+    import torch
+
+    generation = torch.cuda.get_device_capability(device)[0]
+    return bool(torch.version.hip) or generation >= (7 if half == "float16" else 8)
 
 
 def _default_device() -> str:
