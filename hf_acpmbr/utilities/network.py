@@ -232,8 +232,9 @@ def _computes(half: str, device: str) -> bool:
     """Whether a GPU has units for a half precision, by its generation: Volta for float16, Ampere for bfloat16."""
     import torch
 
-    generation = torch.cuda.get_device_capability(device)[0]
-    return bool(torch.version.hip) or generation >= (7 if half == "float16" else 8)
+    if not torch.cuda.is_available() or torch.version.hip:  # loading says that the device is not there
+        return True
+    return torch.cuda.get_device_capability(device)[0] >= (7 if half == "float16" else 8)
 
 
 def _default_device() -> str:
