@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -134,8 +134,22 @@ class COMET(CometCheckpoint):
     def load(self) -> CometNetwork:
         from .comet_network import load_comet
 
-        self.expect("regression_metric" if self.needs_reference else "referenceless_regression_metric")
-        return load_comet(self.folder, self.hparams, self.encoder_config(), 6 if self.needs_reference else 4)
+        self.expect(self.kind)
+        return load_comet(self.folder, self.hparams, self.encoder_config(), self.blocks)
+
+    @property
+    def kind(self) -> str:
+        """COMET's name for the class."""
+        return "regression_metric" if self.needs_reference else "referenceless_regression_metric"
+
+    @property
+    def blocks(self) -> int:
+        """How many vectors the estimator sees."""
+        return 6 if self.needs_reference else 4
+
+    def head(self) -> Head:
+        """From sentence vectors to scores."""
+        return _Regression(self.network.estimator.ff, referenced=self.needs_reference)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Sentence vectors of texts and sources."""
@@ -150,7 +164,7 @@ class _COMETKernel:
         self.first_source = len(table.texts)
         self.pooling = _POOLINGS.get(utility.hparams.pool, utility.hparams.pool)
         self.states = TextVectors(utility, rows, tokens.pad_id, self._encode, statistics)
-        self.head = _Head(utility.network.estimator.ff, referenced=utility.needs_reference)
+        self.head = utility.head()
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
         import torch
@@ -162,7 +176,7 @@ class _COMETKernel:
             own = self._stack(h[0])
             fixed = self.head.fixed(own, self._stack(h[1] + self.first_source))
             if not self.utility.needs_reference:
-                return np.asarray(self.head.finish(fixed).double().cpu().numpy()[h_place])
+                return np.asarray(self.head.pairs(fixed, own, None).double().cpu().numpy()[h_place])
             r, r_place = np.unique(references, return_inverse=True)
             theirs = self._stack(r)
             for start in range(0, out.size, _PAIRS_AT_ONCE):
@@ -200,11 +214,25 @@ class _COMETKernel:
     def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         from .embedding_network import pool
 
-        states, _ = self.utility.network(ids, mask)
+        states, last = self.utility.network(ids, mask)
+        if self.pooling == "default":  # the first token of the last layer, whatever layers are mixed
+            return pool(last, mask, "cls")
         return pool(states, mask, self.pooling)
 
 
-class _Head:
+class Head(Protocol):
+    """What follows the sentence vectors of k hypotheses."""
+
+    def fixed(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """(k, ...) all that does not depend on the reference."""
+        ...
+
+    def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor | None) -> torch.Tensor:
+        """(k,) scores; None for a metric without references."""
+        ...
+
+
+class _Regression:
     """The estimator over [mt, ref, mt·ref, |mt−ref|, mt·src, |mt−src|] (without ref: [mt, src, mt·src, |mt−src|]).
 
     Its first layer is linear, so the blocks that do not depend on the reference are summed once for each hypothesis.
@@ -228,10 +256,9 @@ class _Head:
             hidden = hidden + source @ self.source.T
         return hidden
 
-    def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-        hidden = fixed + ref @ self.ref.T + (mt * ref) @ self.product.T + (mt - ref).abs() @ self.difference.T
-        return self.finish(hidden)
-
-    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
+    def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor | None) -> torch.Tensor:
+        hidden = fixed
+        if ref is not None:
+            hidden = fixed + ref @ self.ref.T + (mt * ref) @ self.product.T + (mt - ref).abs() @ self.difference.T
         scores: torch.Tensor = self.rest(hidden).squeeze(-1)
         return scores

@@ -48,10 +48,10 @@ class Estimator(nn.Module):
     def __init__(self, width: int, hidden: Sequence[int], activation: str, final: str | None) -> None:
         super().__init__()
         modules: list[nn.Module] = []
-        for size in hidden:
+        for size in hidden if width else ():
             modules += [nn.Linear(width, size), _activation(activation), nn.Dropout(0.0)]
             width = size
-        modules.append(nn.Linear(width, 1))
+        modules += [nn.Linear(width, 1)] if width else []
         if final is not None:
             modules.append(_activation(final))
         self.ff = nn.Sequential(*modules)
@@ -67,7 +67,7 @@ class CometNetwork(nn.Module):
     Args:
         hparams: the checkpoint's hyper-parameters.
         config: configuration of the encoder.
-        blocks: how many vectors of the encoder's width the estimator sees.
+        blocks: how many vectors of the encoder's width the estimator sees; 0 for a metric without one.
     """
 
     def __init__(self, hparams: CometHparams, config: PretrainedConfig, blocks: int) -> None:

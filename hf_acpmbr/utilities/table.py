@@ -85,6 +85,7 @@ KINDS: dict[str, tuple[str, str]] = {"bleurt": ("bleurt", "BLEURT"), "mt5": ("me
 COMET_KINDS: dict[str, tuple[str, str, dict[str, object]]] = {
     "regression_metric": ("comet", "COMET", {}),
     "referenceless_regression_metric": ("comet", "COMET", {"reference_free": True}),
+    "ranking_metric": ("comet_ranking", "RankingMetric", {}),
     "unified_metric": ("unified", "UnifiedMetric", {}),
     "xcomet_metric": ("unified", "UnifiedMetric", {"reference_free": False}),
 }

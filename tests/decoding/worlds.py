@@ -116,7 +116,7 @@ class World:
 
 def random_for(seed: int, stage: int) -> np.random.Generator:
     """The generator that decoders use at a stage, as documented in `Problem.seed_for`."""
-    return np.random.default_rng(int(np.random.SeedSequence((seed, stage)).generate_state(1, np.uint64)[0] >> 1))
+    return np.random.default_rng(int(np.random.SeedSequence((seed, stage)).generate_state(1, np.uint64)[0]) >> 1)
 
 
 def shuffled(drawn: Sequence[str], seed: int, stage: int = 0) -> list[str]:

@@ -213,9 +213,33 @@ def test_sparsemax_is_the_projection() -> None:
 
 
 def test_unknown_classes_are_refused(tmp_path: Path) -> None:
-    folder = write_comet(tmp_path / "rank", 6, class_identifier="ranking_metric")
-    with pytest.raises(ValueError, match="'ranking_metric' checkpoint; supported are"):
+    folder = write_comet(tmp_path, 6, class_identifier="other_metric")
+    with pytest.raises(ValueError, match="'other_metric' checkpoint; supported are"):
         load_utility(str(folder))
+
+
+def test_ranking_metrics_are_nearness_to_source_and_reference(tmp_path: Path) -> None:
+    folder = write_comet(tmp_path, 6, class_identifier="ranking_metric")
+    plain = PlainComet(folder)
+    scores = load_utility(str(folder)).score(HYPOTHESES, REFERENCES[:4], [SOURCE] * 4)
+    for score, hypothesis, reference in zip(scores, HYPOTHESES, REFERENCES, strict=False):
+        h = plain.vector(hypothesis)
+        far = [float((h - plain.vector(text) + 1e-6).norm()) for text in (reference, SOURCE)]
+        assert score == pytest.approx(1 / (1 + 2 / (1 / far[0] + 1 / far[1])), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pool", "layer"), [("cls", "mix"), ("max", "mix"), ("avg", 2), ("max", 0), ("default", "mix"), ("default", 1)]
+)
+def test_sentence_vectors_of_every_pooling_and_layer(tmp_path: Path, pool: str, layer: str | int) -> None:
+    """COMET's `default` is the first token of the last layer, whatever layer is named."""
+    folder = write_comet(tmp_path, 6, class_identifier="regression_metric", pool=pool, layer=layer)
+    plain = PlainComet(folder)
+    layers = plain.layers(plain.ids(HYPOTHESES[1]))
+    states = layers[-1] if pool == "default" else plain.mix(layers) if layer == "mix" else layers[int(layer)]
+    expected = {"avg": states.mean(dim=0), "max": states.amax(dim=0)}.get(pool, states[0])
+    vectors, _ = load_utility(str(folder), batch_tokens=100).prepare(HYPOTHESES, REFERENCES, SOURCE).vectors()
+    np.testing.assert_allclose(vectors[1], expected, atol=1e-5)
 
 
 def test_metrics_of_hypothesis_and_reference_need_no_source(tmp_path: Path) -> None:

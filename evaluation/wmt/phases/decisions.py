@@ -48,7 +48,7 @@ class Judges:
 
 def source_seed(seed: int, index: int) -> int:
     """Each source has its own random pairs, whichever process meets it."""
-    return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0]) >> 1
 
 
 def decide(rows: Sequence[Row], candidates: Candidates, judges: Judges, source: Source, seed: int) -> list[Decision]:
