@@ -51,6 +51,8 @@ def test_log_probabilities_are_those_of_one_pass_over_each_sequence(name: str) -
     start = model.generation_config.decoder_start_token_id
     for source, candidates in zip(SOURCES, out.candidates, strict=True):
         for ids, logprob in list(zip(candidates.token_ids, candidates.logprobs, strict=True))[:4]:
+            if model.generation_config.pad_token_id in ids[:-1]:
+                continue  # some models mask what looks like padding when they see all at once
             new = torch.tensor([ids])
             with torch.no_grad():
                 if model.config.is_encoder_decoder:
@@ -114,7 +116,7 @@ def test_constraints_of_the_model_hold(name: str) -> None:
     [
         ({"output_scores": True, "return_dict_in_generate": True}, "output_scores=True cannot be honoured"),
         ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens, .* speed up single samples"),
-        ({"use_mtp": True}, "use_mtp speed up single samples"),
+        ({"assistant_early_exit": 1}, "assistant_early_exit, .* speed up single samples"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha asks for another way of decoding"),
         ({"synced_gpus": True}, "synced_gpus=True cannot be honoured"),
         ({"generation_config": GenerationConfig(stop_strings=["w5"])}, r"stopping_criteria=.*StopStringCriteria\("),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,8 @@ class _BERTScoreKernel:
         # As bert-score: texts are stripped, and those for RoBERTa begin with a space like words inside a text.
         space = " " if config.model_type in _SPACE_FIRST else ""
         texts = [space + text.strip() if text.strip() else "" for text in table.texts]
+        if config.model_type == "bert":  # its tokenizer reads accents in composed form, where it is not the fast one
+            texts = [unicodedata.normalize("NFC", text) for text in texts]
         self.utility = utility
         self.contents = tokens.encode(texts, position_limit(tokens.tokenizer, config) - tokens.count)
         self.rows = [tokens.join(content) for content in self.contents]
@@ -141,7 +144,9 @@ class _BERTScoreKernel:
         precision = (spread.amax(dim=2).double() * weights_h.T.to(own.device)).sum(dim=0)
         best = spread.amax(dim=0).double().masked_fill(~inside, 0.0)
         recall = (best * weights_r.to(own.device)).sum(dim=1)
-        return self._output(precision.cpu().numpy(), recall.cpu().numpy())
+        # An empty text has neither precision nor recall with anything, as in bert-score.
+        both = bool(self.contents[hypothesis]) & np.array([bool(self.contents[k]) for k in references.tolist()])
+        return self._output(precision.cpu().numpy() * both, recall.cpu().numpy() * both)
 
     def _output(self, precision: FloatArray, recall: FloatArray) -> FloatArray:
         if self.utility.output == "precision":

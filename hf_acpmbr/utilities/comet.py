@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -108,28 +109,23 @@ class CometCheckpoint(NetworkUtility["CometNetwork"]):
             )
 
 
-class COMET(CometCheckpoint):
-    """Regression over sentence vectors of hypothesis, reference and source: N + M + 1 encodings serve N·M pairs.
+class VectorComet(CometCheckpoint):
+    """A metric of the sentence vectors of hypothesis, reference and source: N + M + 1 encodings serve N·M pairs.
 
-    Args:
-        checkpoint: hub id or folder.
-        reference_free: the checkpoint compares hypothesis and source only.
-        options: see `CometCheckpoint`.
+    Subclasses say what COMET calls them (`kind`), how many vectors their estimator sees (`blocks`) and what follows the
+    vectors (`head`).
     """
 
     encodes_texts = True
 
     can_aggregate = True
     has_vectors = True
-    description = (
-        "COMET: regression of human direct assessments from sentence vectors of source, hypothesis, reference."
-    )
+    kind: str
+    blocks: int
 
-    def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Unpack[CometOptions]) -> None:
-        super().__init__(checkpoint, **options)
-        self.reference_free = reference_free
-        self.needs_reference = not reference_free
-        self.can_aggregate = self.has_vectors = not reference_free
+    @abstractmethod
+    def head(self) -> Head:
+        """From sentence vectors to scores."""
 
     def load(self) -> CometNetwork:
         from .comet_network import load_comet
@@ -137,27 +133,38 @@ class COMET(CometCheckpoint):
         self.expect(self.kind)
         return load_comet(self.folder, self.hparams, self.encoder_config(), self.blocks)
 
-    @property
-    def kind(self) -> str:
-        """COMET's name for the class."""
-        return "regression_metric" if self.needs_reference else "referenceless_regression_metric"
-
-    @property
-    def blocks(self) -> int:
-        """How many vectors the estimator sees."""
-        return 6 if self.needs_reference else 4
-
-    def head(self) -> Head:
-        """From sentence vectors to scores."""
-        return _Regression(self.network.estimator.ff, referenced=self.needs_reference)
-
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Sentence vectors of texts and sources."""
         return _COMETKernel(self, table, statistics)
 
 
+class COMET(VectorComet):
+    """Regression over the sentence vectors.
+
+    Args:
+        checkpoint: hub id or folder.
+        reference_free: the checkpoint compares hypothesis and source only.
+        options: see `CometCheckpoint`.
+    """
+
+    description = (
+        "COMET: regression of human direct assessments from sentence vectors of source, hypothesis, reference."
+    )
+
+    def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Unpack[CometOptions]) -> None:
+        super().__init__(checkpoint, **options)
+        self.reference_free = reference_free
+        self.needs_reference = self.can_aggregate = self.has_vectors = not reference_free
+        self.kind = "referenceless_regression_metric" if reference_free else "regression_metric"
+        self.blocks = 4 if reference_free else 6
+
+    def head(self) -> Head:
+        """The estimator."""
+        return _Regression(self.network.estimator.ff, referenced=self.needs_reference)
+
+
 class _COMETKernel:
-    def __init__(self, utility: COMET, table: TextTable, statistics: Statistics) -> None:
+    def __init__(self, utility: VectorComet, table: TextTable, statistics: Statistics) -> None:
         tokens = utility.special_tokens()
         rows = [tokens.join(row) for row in utility.encode_texts([*table.texts, *table.sources])]
         self.utility = utility

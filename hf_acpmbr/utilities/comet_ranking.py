@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .comet import COMET, CometOptions, Head
+from .comet import Head, VectorComet
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import Unpack
 
 
-class RankingMetric(COMET):
+class RankingMetric(VectorComet):
     """1 / (1 + distance), with the harmonic mean of the hypothesis's distances from source and reference.
 
     Args:
@@ -23,11 +22,8 @@ class RankingMetric(COMET):
     kind = "ranking_metric"
     blocks = 0
 
-    def __init__(self, checkpoint: str, **options: Unpack[CometOptions]) -> None:
-        super().__init__(checkpoint, reference_free=False, **options)
-
     def head(self) -> Head:
-        """From sentence vectors to scores."""
+        """Distances of the vectors."""
         return _Nearness()
 
 

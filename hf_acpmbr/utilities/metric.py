@@ -47,6 +47,11 @@ class UtilityMetric(evaluate.Metric):  # type: ignore[misc]
     def name(self) -> str:
         return self.utility.name
 
+    def add(self, *, prediction: str | None = None, reference: str | None = None, **kwargs: str) -> None:
+        """One pair, as a batch of one: datasets 4 writes batches before the single examples that came earlier."""
+        given = {"predictions": prediction, "references": reference, **kwargs}
+        self.add_batch(**{name: [text] for name, text in given.items() if text is not None})
+
     def _compute(
         self, predictions: list[str], references: list[str] | None = None, sources: list[str] | None = None
     ) -> dict[str, list[float] | float]:

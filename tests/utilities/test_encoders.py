@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,20 @@ def test_bertscore_encodes_each_text_once_and_halves_symmetric_pairs(encoder: Pa
     assert scorer.statistics.encoded == 5
     scorer(rows, columns)
     assert scorer.calls == 15
+
+
+@pytest.mark.parametrize("output", ["precision", "recall", "f1"])
+def test_an_empty_text_has_neither_precision_nor_recall(encoder: Path, output: str) -> None:
+    utility = load_utility("bertscore", checkpoint=str(encoder), layer=2, output=output)
+    scores = utility.score(["", "a", "a", " "], ["a", "", "a", " "])
+    assert scores.tolist() == pytest.approx([0, 0, 1, 0], abs=1e-6)
+
+
+def test_accents_in_two_characters_are_those_in_one_to_bert(tmp_path: Path) -> None:
+    utility = load_utility("bertscore", checkpoint=str(write_encoder(tmp_path, "bert")), layer=2)
+    composed, decomposed = (unicodedata.normalize(form, "\u00e9t\u00e9 caf\u00e9") for form in ("NFC", "NFD"))
+    assert composed != decomposed
+    assert utility.score([composed, decomposed], ["the cat"] * 2)[0] == utility.score([decomposed], ["the cat"])[0]
 
 
 def test_bertscore_of_empty_and_rescaled_texts(encoder: Path) -> None:

@@ -38,6 +38,7 @@ WALKED = (
     "ter",
     "bleurt",
     "comet",
+    "comet-rank",
     "unite",
     "metricx",
     "bertscore",
