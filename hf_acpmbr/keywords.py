@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable
 
 from .budget import Budget
-from .decoding.base import Decoder
 from .registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
 from .stage import C, Configured
 
@@ -32,21 +31,12 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     **{name: (*_COMPLETER, name) for name in ("rank", "regularization", "agreement", "max_sweeps")},
     **{name: (*_COMPLETER, name) for name in ("tolerance", "absolute_tolerance", "center")},
 }
-# Where a keyword is found instead, in decoders that have it at another place.
-_ELSEWHERE = {"confidence": ("decoder", "observation", "confidence")}
 _TAKERS = {
     "decoder": DECODERS.having,
     "completer": COMPLETERS.having,
     "observation": OBSERVATIONS.having,
     "sampler": SAMPLERS.having,
 }
-
-
-def keyword_path(keyword: str, decoder: Decoder) -> tuple[str, ...]:
-    """Where in a Recipe with this decoder a keyword's setting is."""
-    if keyword in _ELSEWHERE and "observation" in decoder.field_names():
-        return _ELSEWHERE[keyword]
-    return KEYWORDS[keyword]
 
 
 def set_completer(keywords: Iterable[str]) -> bool:

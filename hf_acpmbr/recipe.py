@@ -12,7 +12,7 @@ from .budget import Budget
 from .checks import integer, optional, several
 from .decoding.base import Decoder
 from .files import write_atomically
-from .keywords import KEYWORDS, keyword_path, replaced, set_completer
+from .keywords import KEYWORDS, replaced, set_completer
 from .protocols import Sampler
 from .registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
 from .stage import Configured, nested, setting, suggest
@@ -44,7 +44,7 @@ class Recipe(Configured):
     """Sampling, decoder, utilities and seed. Frozen, checked, saved as JSON.
 
     Args:
-        decoder: with everything inside it: completer, plan, budgets (`hf_acpmbr.decoding`).
+        decoder: with everything inside it: completer, observation, budgets (`hf_acpmbr.decoding`).
         sampling: how candidates come about.
         target: the utility that decides.
         distilled: the cheaper utilities that guide it.
@@ -91,7 +91,7 @@ class Recipe(Configured):
         for keyword in sorted(keywords, key=lambda key: list(KEYWORDS).index(key) if key in KEYWORDS else -1):
             if keyword not in KEYWORDS:
                 raise ValueError(f"{keyword!r} is not a setting: {suggest(keyword, KEYWORDS)}")
-            recipe = replaced(recipe, keyword_path(keyword, recipe.decoder), keywords[keyword], keyword)
+            recipe = replaced(recipe, KEYWORDS[keyword], keywords[keyword], keyword)
         return recipe
 
     def to_json(self) -> str:
@@ -222,10 +222,11 @@ def _completing(named: Named, guided: bool, completer: object, observation: obje
     if isinstance(completer, str):
         known = COMPLETERS.field_names(completer)
         completer = COMPLETERS.build(completer, **{k: v for k, v in named.completer.items() if k in known})
-    chosen = COMPLETERS.check("completer", completer)
-    if observation is None:
-        observation = "uniform" if named.paper else "adaptive" if guided and chosen.knows_deviations else "balanced"
-    return {"completer": chosen, "observation": OBSERVATIONS.check("observation", observation)}
+    observation = ("uniform" if named.paper else "balanced") if observation is None else observation
+    return {
+        "completer": COMPLETERS.check("completer", completer),
+        "observation": OBSERVATIONS.check("observation", observation),
+    }
 
 
 def _with_stages(decoder: Decoder, completer: object, observation: object) -> Decoder:

@@ -22,7 +22,6 @@ SAMPLERS: Registry[Sampler] = Registry(
 OBSERVATIONS: Registry[Observation] = Registry(
     "observation",
     {
-        "adaptive": "observation.adaptive:Adaptive",
         "balanced": "observation.balanced:Balanced",
         "uniform": "observation.uniform:Uniform",
     },

@@ -45,15 +45,14 @@ def test_known_partners_bring_the_papers_rate(name, low, high):
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"distilled": "bleu", "decoder": "acpmbr"}, "adaptive(confidence=0.99)"),
-        ({"distilled": "bleu", "decoder": "acpmbr", "confidence": 0.8}, "adaptive(confidence=0.8)"),
+        ({"distilled": "bleu", "decoder": "acpmbr"}, "balanced"),
         ({"distilled": "bleu", "completer": "agreement-als"}, "balanced"),
         ({"distilled": "bleu", "observation": "balanced"}, "balanced"),
         ({"distilled": "bleu", "recipe": "paper-low"}, "uniform"),
         ({"decoder": "pmbr"}, "balanced"),
     ],
 )
-def test_a_decoder_that_completes_goes_in_rounds_where_the_completer_knows_how_sure_it_is(settings, name):
+def test_a_decoder_that_completes_observes_a_balanced_mask_unless_it_is_the_papers(settings, name):
     assert ACPMBR(target="chrf", **settings).decoder.parts()["observation"] == name
 
 

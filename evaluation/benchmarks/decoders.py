@@ -29,7 +29,7 @@ from evaluation.benchmarks.measures import cpu_seconds, mean_and_error
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import DECODERS, PMBR, AgreementPMBR, Decoder
-from hf_acpmbr.observation import Adaptive, Balanced, Budget
+from hf_acpmbr.observation import Balanced, Budget
 from hf_acpmbr.utilities import Utility
 
 
@@ -75,7 +75,7 @@ def methods() -> Iterator[tuple[str, str, Decoder]]:
         budgets, setting = (Budget(reduction=rate), (Budget(reduction=guide_rate),)), f"r={rate}, r′={guide_rate}"
         yield "acpmbr", setting, AgreementPMBR(AgreementALS(agreement=gamma), Balanced(), *budgets)
         yield "acpmbr transfer", setting, AgreementPMBR(Transfer(), Balanced(), *budgets)
-        yield "acpmbr adaptive", setting, AgreementPMBR(Transfer(), Adaptive(), *budgets)
+        yield "rounds", setting, DECODERS.build("rounds", budget=budgets[0], guide_budgets=budgets[1])
     yield from by_name("distilled-mbr", {})
     yield from by_name("coarse-to-fine", *({"keep": k, "coarse_references": 16} for k in (2, 8, 32)), {"keep": 8})
     yield from by_name("aggregation", {}, {"partitions": 16}, {"fine": 8})

@@ -65,9 +65,8 @@ class Row:
 
     @property
     def can_have_agreement(self) -> bool:
-        """Whether AC-ALS, which γ belongs to, can complete it: it needs a guide and cannot observe in rounds."""
-        decoder = self.recipe.decoder
-        return isinstance(decoder, AgreementPMBR) and not decoder.observation.in_rounds
+        """Whether AC-ALS, which γ belongs to, can complete it: it needs a guide."""
+        return isinstance(self.recipe.decoder, AgreementPMBR)
 
     def with_agreement(self, key: str, **settings: Any) -> Row:
         """The row with AC-ALS instead of its completer, and other settings of it."""

@@ -1,149 +1,115 @@
-"""How far the parts of a guide carry over to the target: slopes, learnt from the target's observed entries."""
+"""How far the parts of guides carry over to the target: slopes, learnt from the target's observed entries."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..matrix import ObservedScores, Pairs
-from ._bilinear import inner
 
 _EM_STEPS = 10
+# Where the guides' factors explain less than this share of the target's variance, the target starts from random ones:
+# as directions to start from they would be worse than none (a random guide at r=128 had 1.6 times the error).
+_WORTH = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Guide:
-    """A guide's fitted parts, on a scale where its scores have variance 1.
+class Parts:
+    """A matrix of scores of variance 1 in parts.
 
-    prediction_ij = row_effects_i + column_effects_j + Σ_k row_factors_ki column_factors_kj; at the observed entries the
-    residual of this prediction is known too, and on the diagonal of a square matrix its excess over the prediction.
+    prediction_ij = rows[0, i] + columns[-1, j] + Σ_k rows[k+1, i] columns[k, j]; at the observed entries the residual
+    of this prediction is known too, and on the diagonal of a square matrix its excess over the prediction.
+
+    Args:
+        rows: (d+1, N) row effects, then factors.
+        columns: (d+1, M) factors, then column effects.
+        residuals: of the observed entries.
+        own_excess: (N,) of the diagonal, where one of its entries was observed.
     """
 
-    row_effects: FloatArray
-    column_effects: FloatArray
-    row_factors: FloatArray
-    column_factors: FloatArray
+    rows: FloatArray
+    columns: FloatArray
     residuals: ObservedScores
     own_excess: FloatArray | None = None
 
-    def without_factors(self) -> Guide:
-        """Its effects and residuals alone."""
-        zeros = np.zeros_like(self.row_factors), np.zeros_like(self.column_factors)
-        return replace(self, row_factors=zeros[0], column_factors=zeros[1])
-
     def residuals_at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """(k,) residuals of these entries, 0 where the guide was not observed."""
+        """(k,) residuals of these entries, 0 where nothing was observed."""
         flat, wanted = self.residuals.pairs.flat, rows * self.residuals.shape[1] + columns
         if not len(flat):
             return np.zeros(len(wanted))
         place = np.minimum(np.searchsorted(flat, wanted), len(flat) - 1)
         return np.where(flat[place] == wanted, self.residuals.values[place], 0.0)
 
-    def parts_at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """(k, 4) row effect, column effect, low-rank part and residual of these entries."""
-        low_rank = inner(self.row_factors, self.column_factors, rows, columns)
-        effects = self.row_effects[rows], self.column_effects[columns]
-        return np.column_stack([*effects, low_rank, self.residuals_at(rows, columns)])
+    def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        """(k, 3+d) row effect, column effect, residual and the product of every factor, of these entries."""
+        effects = self.rows[0, rows], self.columns[-1, columns]
+        products = self.rows[1:, rows] * self.columns[:-1, columns]
+        return np.column_stack([*effects, self.residuals_at(rows, columns), products.T])
 
 
-@dataclass(frozen=True, eq=False)
-class Slopes:
-    """A ridge regression whose features come in groups that share a slope, each with a deviation of its own.
+def calibrated(
+    guides: Sequence[Parts], features: FloatArray, target: ObservedScores, rank: int
+) -> tuple[Parts, float, float]:
+    """What guides and row features (N, F) say of the target; its intercept; the share of variance they leave.
 
-    Args:
-        intercept: of the target.
-        common: (groups,) what a group's features share.
-        each: (features,) the slope of every feature: common plus own deviation.
-        residual: (k,) what the regression leaves.
-        deviation: the variance of the deviations.
-        coefficients, covariance: the posterior of (intercept, commons, deviations).
+    Every part of every guide has a slope of its own. The factors are cut to `rank`, their columns of mean square
+    1/√rank, so that a sum of products of two such factors has variance 1.
     """
+    n, m = target.shape
+    i, j = target.rows, target.columns
+    parts = [guide.at(i, j) for guide in guides]
+    slopes, unexplained = ridge(target.values, np.column_stack([*parts, features[i]]))
+    each, own = np.split(slopes[1:], [(rank + 3) * len(guides)])
+    each = each.reshape(len(guides), rank + 3)
+    rows, columns = np.zeros((rank + 1, n)), np.zeros((rank + 1, m))
+    rows[0] = features @ own
+    for guide, slope in zip(guides, each, strict=True):
+        rows[0] += slope[0] * guide.rows[0]
+        columns[-1] += slope[1] * guide.columns[-1]
+    low_rank = sum((part[:, 3:] @ slope[3:] for part, slope in zip(parts, each, strict=True)), np.zeros(len(target)))
+    if low_rank.var() >= _WORTH:
+        left = np.concatenate([guide.rows[1:] * slope[3:, None] for guide, slope in zip(guides, each, strict=True)])
+        right = np.concatenate([guide.columns[:-1] for guide in guides])
+        rows[1:], columns[:-1] = truncated(left, right, rank)
+    residuals = _added([(float(slope[2]), g.residuals) for g, slope in zip(guides, each, strict=True)], target.shape)
+    excesses = [slope.mean() * g.own_excess for g, slope in zip(guides, each, strict=True) if g.own_excess is not None]
+    own_excess = np.sum(excesses, axis=0) if excesses else None
+    return Parts(rows, columns, residuals, own_excess), float(slopes[0]), unexplained
 
-    intercept: float
-    common: FloatArray
-    each: FloatArray
-    residual: FloatArray
-    deviation: float
-    coefficients: FloatArray
-    covariance: FloatArray
 
+def ridge(values: FloatArray, features: FloatArray) -> tuple[FloatArray, float]:
+    """(1 + F,) intercept and slopes with the noise learnt, and the share of the variance that they leave unexplained.
 
-def expand(features: FloatArray, groups: IntArray) -> FloatArray:
-    """(k, 1 + groups + features): intercept, the sum over each group, the features."""
-    membership = np.eye(groups.max(initial=-1) + 1)[groups]
-    return np.column_stack([np.ones(len(features)), features @ membership, features])
-
-
-def regress(values: FloatArray, features: FloatArray, groups: IntArray, noise: float, deviation: float) -> Slopes:
-    """One step of empirical Bayes: slopes given the noise and the deviations' variance, and that variance anew.
-
-    Scores have variance 1 on both sides, so a common slope is a correlation, and N(0, 1) its prior.
+    Scores have variance 1 on both sides, so a slope is a correlation, and N(0, 1) its prior.
     """
-    design = expand(features, groups)
-    count, shared = features.shape[1], design.shape[1] - features.shape[1]
-    penalty = np.concatenate([[1e-6], np.ones(shared - 1), np.full(count, 1.0 / deviation)])
-    covariance = np.asarray(np.linalg.inv(design.T @ design / noise + np.diag(penalty)), dtype=np.float64)
-    coefficients = covariance @ (design.T @ values) / noise
-    own = slice(shared, None)
-    if count:
-        squares = np.square(coefficients[own]).sum() + np.trace(covariance[own, own])
-        deviation = max(float(squares) / count, 1e-6)
-    common = coefficients[1:shared]
-    each = common[groups] + coefficients[own]
-    residual = values - design @ coefficients
-    return Slopes(float(coefficients[0]), common, each, residual, deviation, coefficients, covariance)
-
-
-def settle(values: FloatArray, features: FloatArray, groups: IntArray) -> tuple[Slopes, float]:
-    """Slopes with noise and deviations learnt, and the share of the variance that they leave unexplained."""
-    noise, deviation = 1.0, 1.0
-    count = len(values)
+    design = np.column_stack([np.ones(len(values)), features])
+    gram, moment = design.T @ design, design.T @ values
+    penalty = np.diag([1e-6, *np.ones(features.shape[1])])
+    noise, count = 1.0, len(values)
     for _ in range(_EM_STEPS):
-        slopes = regress(values, features, groups, noise, deviation)
-        noise = float(np.square(slopes.residual).sum()) / max(count - 2, 1)
-        noise, deviation = max(noise, 1e-6), slopes.deviation
-    return slopes, float(np.clip(noise, 2.0 / (count + 2), 1.0))
-
-
-def merged(guides: list[Guide], target: ObservedScores, rank: int) -> Guide | None:
-    """Several guides as one: every part of every guide times its slope on the target, the factors cut to `rank`."""
-    if len(guides) < 2:
-        return guides[0] if guides else None
-    features = np.column_stack([guide.parts_at(target.rows, target.columns) for guide in guides])
-    slopes, _ = settle(target.values, features, np.repeat(np.arange(len(guides)), 4))
-    weight = slopes.each.reshape(len(guides), 4)
-    left = np.concatenate([g.row_factors * w[2] for g, w in zip(guides, weight, strict=True)])
-    right = np.concatenate([g.column_factors for g in guides])
-    rows, columns = truncated(left, right, rank)
-    excesses = [s * g.own_excess for g, s in zip(guides, slopes.common, strict=True) if g.own_excess is not None]
-    return Guide(
-        sum((w[0] * g.row_effects for g, w in zip(guides, weight, strict=True)), np.zeros(target.shape[0])),
-        sum((w[1] * g.column_effects for g, w in zip(guides, weight, strict=True)), np.zeros(target.shape[1])),
-        rows,
-        columns,
-        _added([(float(w[3]), g.residuals) for g, w in zip(guides, weight, strict=True)]),
-        np.sum(excesses, axis=0) if excesses else None,
-    )
+        slopes = np.linalg.solve(gram + noise * penalty, moment)
+        noise = max(float(np.square(values - design @ slopes).sum()) / max(count - 2, 1), 1e-6)
+    return np.asarray(slopes), float(np.clip(noise, 2.0 / (count + 2), 1.0))
 
 
 def truncated(left: FloatArray, right: FloatArray, rank: int) -> tuple[FloatArray, FloatArray]:
-    """The best rank-`rank` factors of leftᵀ right, of equal norms, without building the matrix."""
+    """The best rank-`rank` factors of leftᵀ right, columns of mean square 1/√rank, without building the matrix."""
     q_left, r_left = np.linalg.qr(left.T)
     q_right, r_right = np.linalg.qr(right.T)
     u, s, vt = np.linalg.svd(r_left @ r_right.T)
     keep = min(rank, len(s))
-    root = np.sqrt(s[:keep])
-    rows, columns = q_left @ u[:, :keep] * root, q_right @ vt[:keep].T * root
+    norm = np.sqrt(right.shape[1] / np.sqrt(rank))
+    rows, columns = q_left @ u[:, :keep] * (s[:keep] / norm), q_right @ vt[:keep].T * norm
     missing = ((0, rank - keep), (0, 0))
     return np.pad(rows.T, missing), np.pad(columns.T, missing)
 
 
-def _added(terms: list[tuple[float, ObservedScores]]) -> ObservedScores:
-    flat = np.concatenate([scores.pairs.flat for _, scores in terms])
-    values = np.concatenate([weight * scores.values for weight, scores in terms])
+def _added(terms: list[tuple[float, ObservedScores]], shape: tuple[int, int]) -> ObservedScores:
+    flat = np.concatenate([np.empty(0, dtype=np.int64), *(scores.pairs.flat for _, scores in terms)])
+    values = np.concatenate([np.empty(0), *(weight * scores.values for weight, scores in terms)])
     places, index = np.unique(flat, return_inverse=True)
     sums = np.bincount(index, weights=values, minlength=len(places))
-    shape = terms[0][1].shape
     return ObservedScores(Pairs.from_flat(places, shape), sums.astype(np.float64))

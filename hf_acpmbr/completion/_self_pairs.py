@@ -37,14 +37,19 @@ class Split:
         pairs = Pairs(scores.rows[keep], scores.columns[keep], scores.shape)
         return cls(ObservedScores(pairs, scores.values[keep]), scores.rows[diagonal], scores.values[diagonal])
 
+    def scaled(self, center: float, scale: float) -> Split:
+        """Every score less `center`, divided by `scale`."""
+        between = self.between.with_values((self.between.values - center) / scale)
+        return Split(between, self.own, (self.own_values - center) / scale)
+
 
 def own_scores(split: Split, predicted: FloatArray) -> FloatArray | None:
-    """(N,) the diagonal, from a few observed entries of it; None below two.
+    """(N,) the diagonal, from a few observed entries of it; None without any.
 
     Either all texts score about the same with themselves, or each scores about a constant more than the model of the
     other entries says (`predicted`, (N,)): whichever leaves less variance.
     """
-    if len(split.own) < 2:
+    if not len(split.own):
         return None
     excess = split.own_values - predicted[split.own]
     if split.own_values.var() <= excess.var():

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from ..candidates import FloatArray
 from ..checks import flag, integer, number, optional, several
 from ..matrix import ObservedScores
-from ..protocols import Posterior
 from ..stage import Stage, nested, setting
 from ._normal_equations import DenseSums, NormalEquations, Observations, SparseSums
 from .base import (
@@ -62,11 +61,6 @@ class Factorisation(Stage):
     seed: int | None = setting(None, optional(integer(0)))
 
     takes_guides: ClassVar[bool] = False
-    knows_deviations: ClassVar[bool] = False
-
-    def fit(self, guides: Sequence[ObservedScores], seed: int = 0) -> FittedALS:
-        """Sweeps over all matrices together begin with the target's scores: nothing is done before them."""
-        return FittedALS(self, guides, seed if self.seed is None else self.seed)
 
     def check_guides(self, count: int) -> None:
         """Refuse a number of guides that the settings do not fit."""
@@ -78,13 +72,18 @@ class Factorisation(Stage):
             raise ValueError(f"{self.name} uses no guide: choose agreement-als or transfer, or leave the guides out")
         return []
 
-    def sweep(
-        self, target: ObservedScores, guides: Sequence[ObservedScores], seed: int, init: Factors | None = None
+    def solve(
+        self,
+        target: ObservedScores,
+        guides: Sequence[ObservedScores],
+        features: FloatArray | None = None,
+        seed: int = 0,
+        init: Factors | None = None,
     ) -> Completion:
-        """Closed-form sweeps over the target's and the guides' matrices until the objective has settled."""
+        """Closed-form sweeps over all matrices until the objective has settled; a factorisation takes no features."""
         gammas = self.gammas(len(guides))
         prepared = [Observations.prepare(scores, self.center) for scores in (target, *guides)]
-        rows, columns = starting_factors(prepared, self.rank, seed, init)
+        rows, columns = starting_factors(prepared, self.rank, seed if self.seed is None else self.seed, init)
         stop = Stopping(self.tolerance, self.absolute_tolerance, self.max_sweeps)
         converged = False
         while not converged and len(stop.history) < self.max_sweeps:
@@ -118,7 +117,7 @@ class Factorisation(Stage):
             init: factors to start from, (U, V) for all matrices or (U, V, U′, V′, …), each (n, d).
         """
         target = as_observed(target_scores, target_mask, "target_scores")
-        return self.sweep(target, as_guides(guide_scores, guide_mask, target.shape), self.seed or 0, init)
+        return self.solve(target, as_guides(guide_scores, guide_mask, target.shape), init=init)
 
     def _objective(
         self,
@@ -159,23 +158,6 @@ class AgreementALS(Factorisation):
         if len(self.agreement) != guides:
             raise ValueError(f"agreement has {len(self.agreement)} values for {guides} guides: give one for each")
         return list(self.agreement)
-
-
-@dataclass(frozen=True, eq=False)
-class FittedALS:
-    """The guides' scores, waiting for the target's."""
-
-    solver: Factorisation
-    guides: Sequence[ObservedScores]
-    seed: int
-
-    def prior(self, weights: FloatArray, size: int) -> Posterior:
-        """Nothing is known before the first sweep."""
-        return Posterior.flat(size)
-
-    def complete(self, target: ObservedScores, features: FloatArray | None = None) -> Completion:
-        """All matrices swept together; a factorisation has no use for features."""
-        return self.solver.sweep(target, self.guides, self.seed)
 
 
 def half_sweep(

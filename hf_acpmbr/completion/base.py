@@ -11,9 +11,8 @@ from typing import Protocol, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from ..candidates import FloatArray
 from ..matrix import ObservedScores
-from ..protocols import Completer, Posterior
+from ..protocols import Completer
 
 # An (N, M) numpy array, torch tensor or nested list, or the sparse form that the stages exchange.
 Scores: TypeAlias = "ObservedScores | npt.ArrayLike"
@@ -69,10 +68,6 @@ class Completion:
             raise ValueError(f"weights has shape {share.shape}, expected ({m},): one for each pseudo-reference")
         share = share / share.sum()
         return np.asarray(self.row_factors @ (share @ self.column_factors) + self.offset)
-
-    def posterior(self, weights: FloatArray) -> Posterior:
-        """The rows' means; a factorisation does not know how sure it is."""
-        return Posterior(self.expected(weights).astype(np.float64, copy=False))
 
 
 class MatrixCompleter(Completer, Protocol):

@@ -1,7 +1,7 @@
 """Transfer: the target's matrix as a calibrated guide plus what the target's own scores add to it.
 
     target_ij = μ + a_i + c_j + u_iᵀv_j + s·ε′_ij + noise
-    a_i ~ N(b_a a′_i, ·),  c_j ~ N(b_c c′_j, ·),  u_ik ~ N(b_k u′_ik, ·),  v_jk ~ N(v′_jk, ·)
+    a_i ~ N(b_a a′_i, ·),  c_j ~ N(b_c c′_j, ·),  u_ik ~ N(b_u u′_ik, ·),  v_jk ~ N(v′_jk, ·)
 
 where a′, c′, u′, v′ are the same parts of the guide's matrix, fitted to the guide's scores, and ε′ its residual where
 it was scored. The slopes b, s and all variances are learnt from the observed entries: with few target scores everything
@@ -21,32 +21,30 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..candidates import FloatArray, IntArray
+from ..candidates import FloatArray
 from ..checks import integer, number, optional
 from ..matrix import ObservedScores, Pairs
-from ..protocols import Posterior
 from ..stage import Stage, setting
-from ._calibrated import Fit, fit
-from ._calibration import Guide, merged
+from ._bilinear import Bilinear
+from ._calibration import Parts, calibrated
+from ._normal_equations import Observations
 from ._self_pairs import Split, mirrored, own_scores
 from .base import Completion, Factors, GuideMasks, GuideScores, Scores, as_guides, as_observed
+
+# Variances are held at their start for some sweeps: learnt from the first one on, they would shrink away factors that
+# have not found their direction yet (without a guide 1.5 times the error at r=128, 1.2 times at r=32).
+_HELD_SWEEPS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class TransferCompletion(Completion):
-    """A completion that keeps the observed scores as they are and knows how sure it is of every row.
+    """A completion that keeps the observed scores as they are.
 
     Args:
         correction: what single entries have beyond the factors: observed scores, guide residuals, the diagonal.
-        observed: the target's pairs, whose entries are certain.
-        fitted: the model, on the scale where the target's scores have variance 1.
-        scale: that scale.
     """
 
     correction: ObservedScores = field(kw_only=True, repr=False)
-    observed: Pairs = field(kw_only=True, repr=False)
-    fitted: Fit = field(kw_only=True, repr=False)
-    scale: float = field(kw_only=True)
 
     @cached_property
     def matrix(self) -> FloatArray:
@@ -57,21 +55,11 @@ class TransferCompletion(Completion):
 
     def expected(self, weights: npt.ArrayLike | None = None) -> FloatArray:
         """(N,) weighted mean of every row, without building the matrix. Default: all columns weigh the same."""
-        share = _shares(weights, self.shape[1])
-        return super().expected(share) + _row_sums(self.correction, share)
-
-    def row_variance(self, weights: npt.ArrayLike | None = None, relative: bool = False) -> FloatArray:
-        """(N,) posterior variance of `expected(weights)`.
-
-        Args:
-            relative: leave out what moves all rows alike (intercept, column effects), as for comparing rows.
-        """
-        share = _shares(weights, self.shape[1])
-        return self.scale**2 * self.fitted.row_variance(share, self.observed, relative)
-
-    def posterior(self, weights: FloatArray) -> Posterior:
-        """The rows' means and deviations, leaving out what moves all rows alike."""
-        return Posterior(self.expected(weights), np.sqrt(self.row_variance(weights, relative=True)))
+        means = super().expected(weights)
+        share = np.ones(self.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
+        extra = self.correction.values * share[self.correction.columns] / share.sum()
+        sums = np.bincount(self.correction.rows, weights=extra, minlength=self.shape[0])
+        return np.asarray(means + sums, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -92,7 +80,6 @@ class Transfer(Stage):
 
     name: ClassVar[str] = "transfer"
     takes_guides: ClassVar[bool] = True
-    knows_deviations: ClassVar[bool] = True
 
     def complete(
         self,
@@ -113,127 +100,100 @@ class Transfer(Stage):
             row_features: (N,) or (N, F) numbers known of every candidate, such as its log-probability or its length.
         """
         target = as_observed(target_scores, target_mask, "target_scores")
-        guides = as_guides(guide_scores, guide_mask, target.shape)
-        return self.fit(guides).complete(target, row_features, init)
+        return self.solve(target, as_guides(guide_scores, guide_mask, target.shape), row_features, init=init)
 
     def check_guides(self, count: int) -> None:
         """Any number of guides will do."""
 
-    def fit(self, guides: Sequence[ObservedScores], seed: int = 0) -> FittedGuides:
-        """Fit the guides once, for several calls with growing target scores."""
+    def solve(
+        self,
+        target: ObservedScores,
+        guides: Sequence[ObservedScores],
+        features: npt.ArrayLike | None = None,
+        seed: int = 0,
+        init: Factors | None = None,
+    ) -> TransferCompletion:
+        """The guides are fitted each on its own, then the target with their parts as prior means."""
         seed = seed if self.seed is None else self.seed
-        return FittedGuides(self, [self._guide(scores, seed) for scores in guides], seed)
+        start = _starting_columns(init, target.shape, self.rank)
+        known = _features(features, target.shape[0])
+        fits = [self._fit(guide, [], np.empty((target.shape[0], 0)), None, seed) for guide in guides]
+        return self._fit(target, [fit.parts for fit in fits], known, start, seed).completion(
+            tuple((fit.parts.rows[1:].T, fit.parts.columns[:-1].T) for fit in fits)
+        )
 
-    def model(
-        self, scores: ObservedScores, guide: Guide | None, features: FloatArray, start: FloatArray | None, seed: int
+    def _fit(
+        self, scores: ObservedScores, guides: list[Parts], features: FloatArray, start: FloatArray | None, seed: int
     ) -> Fit:
-        """The bilinear model of standardised scores."""
-        return fit(scores, guide, features, self.rank, start, seed, self.max_sweeps, self.tolerance)
-
-    def _guide(self, scores: ObservedScores, seed: int) -> Guide:
+        """The model of one matrix, started at the guides' column factors or `start` (d, M), else at random."""
         split = Split.of(mirrored(scores))
         center, scale = _standard(split.between.values)
-        scores = split.between.with_values((split.between.values - center) / scale)
-        fitted = self.model(scores, None, np.empty((scores.shape[0], 0)), None, seed)
-        residuals = scores.with_values(scores.values - fitted.intercept - fitted.model.at(scores.rows, scores.columns))
-        excess = None
-        if len(split.own):
-            predicted = fitted.diagonal()
-            own = Split(scores, split.own, (split.own_values - center) / scale)
-            diagonal = own_scores(own, predicted)
-            excess = None if diagonal is None else diagonal - predicted
-        rows, columns = fitted.model.rows, fitted.model.columns
-        return Guide(rows.effects, columns.effects, rows.factors, columns.factors, residuals, excess)
+        split = split.scaled(center, scale)
+        seen = split.between
+        prior, intercept, unexplained = calibrated(guides, features, seen, self.rank)
+        if start is None:
+            spread = np.sqrt(unexplained / np.sqrt(self.rank))
+            start = prior.columns[:-1] + np.random.default_rng(seed).normal(0.0, spread, prior.columns[:-1].shape)
+        model = Bilinear.start(prior.rows, prior.columns, start, unexplained)
+        shared = prior.residuals_at(seen.rows, seen.columns)
+        share, errors, converged = 1.0, list[float](), False
+        while not converged and len(errors) < self.max_sweeps:
+            sweep = len(errors)
+            # At sweeps 0, 1, 2, 4, 8, …: how much of the guides' residuals the target has shows only when the factors
+            # have taken their part, and settles early.
+            if sweep == 0 or (shared.any() and sweep & (sweep - 1) == 0):
+                if sweep:
+                    left = seen.values - intercept - model.at(seen.rows, seen.columns)
+                    share = float(shared @ left / (shared @ shared + model.noise))
+                data = Observations.prepare(seen.with_values(seen.values - intercept - share * shared), center=False)
+            model, error = model.sweep(data, learn_variances=sweep >= _HELD_SWEEPS)
+            errors.append(error)
+            converged = sweep > _HELD_SWEEPS and abs(errors[-2] - error) <= self.tolerance * errors[-2]
+        own = np.arange(min(scores.shape))
+        predicted = intercept + model.at(own, own)
+        diagonal = own_scores(split, predicted)
+        parts = Parts(
+            model.rows.mean,
+            model.columns.mean,
+            seen.with_values(seen.values - intercept - model.at(seen.rows, seen.columns)),
+            prior.own_excess if diagonal is None else diagonal - predicted,
+        )
+        inherited = prior.residuals.with_values(share * prior.residuals.values)
+        return Fit(parts, inherited, model, intercept, center, scale, tuple(errors), converged)
 
 
 @dataclass(frozen=True, eq=False)
-class FittedGuides:
-    """Fitted guides, ready to complete the target from any number of its scores."""
+class Fit:
+    """A fitted matrix on the scale where its scores have variance 1, and the way back."""
 
-    settings: Transfer
-    guides: list[Guide]
-    seed: int = 0
+    parts: Parts
+    inherited: ObservedScores
+    model: Bilinear
+    intercept: float
+    center: float
+    scale: float
+    errors: tuple[float, ...]
+    converged: bool
 
-    def prior(self, weights: npt.ArrayLike, size: int) -> Posterior:
-        """What the guides alone say of every row, each on a scale of variance 1, summed; 0 without guides."""
-        total = np.zeros(size)
-        for guide in self.guides:
-            share = _shares(weights, len(guide.column_effects))
-            total += guide.row_effects + (guide.column_factors @ share) @ guide.row_factors
-            total += _row_sums(guide.residuals, share)
-            if guide.own_excess is not None:
-                total += share * guide.own_excess
-        return Posterior(total, np.zeros(size))
-
-    def complete(
-        self, target: ObservedScores, features: npt.ArrayLike | None = None, init: Factors | None = None
-    ) -> TransferCompletion:
-        """The target's completion; see `Transfer.complete`."""
-        split = Split.of(mirrored(target))
-        center, scale = _standard(split.between.values)
-        scores = split.between.with_values((split.between.values - center) / scale)
-        guide = merged(self.guides, scores, self.settings.rank)
-        start = _starting_columns(init, target.shape, self.settings.rank)
-        known = _features(features, target.shape[0])
-        fitted = self.settings.model(scores, guide, known, start, self.seed)
-        corrections = [
-            scores.with_values(scores.values - fitted.intercept - fitted.model.at(scores.rows, scores.columns))
-        ]
-        if target.shape[0] == target.shape[1]:
-            corrections.extend(_own_corrections(fitted, Split(scores, split.own, (split.own_values - center) / scale)))
-        if guide is not None and len(guide.residuals):
-            corrections.append(guide.residuals.with_values(fitted.residual_slope * guide.residuals.values))
-        correction = _first_of(corrections)
+    def completion(self, guide_factors: tuple[tuple[FloatArray, FloatArray], ...]) -> TransferCompletion:
+        """Factors and corrections of single entries; where several say something of one, the first counts."""
+        layers = [self.parts.residuals]
+        if self.parts.own_excess is not None:
+            own = np.arange(len(self.parts.own_excess))
+            layers.append(ObservedScores(Pairs(own, own, layers[0].shape), self.parts.own_excess))
+        layers.append(self.inherited)
+        places, first = np.unique(np.concatenate([layer.pairs.flat for layer in layers]), return_index=True)
+        values = np.concatenate([layer.values for layer in layers])[first]
         return TransferCompletion(
-            scale * fitted.model.rows.vectors.T,
-            fitted.model.columns.vectors.T,
-            offset=center + scale * fitted.intercept,
-            sweeps=len(fitted.errors),
-            converged=fitted.converged,
-            objective=tuple(fitted.errors),
-            guide_factors=tuple((g.row_factors.T, g.column_factors.T) for g in self.guides),
-            correction=correction.with_values(scale * correction.values),
-            observed=mirrored(target).pairs,
-            fitted=fitted,
-            scale=scale,
+            self.scale * self.model.rows.vectors.T,
+            self.model.columns.vectors.T,
+            offset=self.center + self.scale * self.intercept,
+            sweeps=len(self.errors),
+            converged=self.converged,
+            objective=self.errors,
+            guide_factors=guide_factors,
+            correction=ObservedScores(Pairs.from_flat(places, layers[0].shape), self.scale * values),
         )
-
-
-def _own_corrections(fitted: Fit, split: Split) -> list[ObservedScores]:
-    """The diagonal beyond the model: from the target's own entries of it, else from the guide's, times its slope."""
-    predicted = fitted.diagonal()
-    diagonal = own_scores(split, predicted)
-    if diagonal is not None:
-        return [_on_diagonal(np.arange(len(predicted)), diagonal - predicted)]
-    corrections = [_on_diagonal(split.own, split.own_values - predicted[split.own], len(predicted))]
-    if fitted.guide.own_excess is not None:
-        corrections.append(_on_diagonal(np.arange(len(predicted)), fitted.overall_slope * fitted.guide.own_excess))
-    return corrections
-
-
-def _on_diagonal(entries: IntArray, values: FloatArray, size: int | None = None) -> ObservedScores:
-    n = len(values) if size is None else size
-    return ObservedScores(Pairs(entries, entries, (n, n)), values)
-
-
-def _first_of(layers: Sequence[ObservedScores]) -> ObservedScores:
-    """Entries of all layers; where several have one, the first counts."""
-    flat = np.concatenate([layer.pairs.flat for layer in layers])
-    values = np.concatenate([layer.values for layer in layers])
-    places, first = np.unique(flat, return_index=True)
-    return ObservedScores(Pairs.from_flat(places, layers[0].shape), values[first])
-
-
-def _row_sums(scores: ObservedScores, share: FloatArray) -> FloatArray:
-    weighted = scores.values * share[scores.columns]
-    return np.bincount(scores.rows, weights=weighted, minlength=scores.shape[0]).astype(np.float64)
-
-
-def _shares(weights: npt.ArrayLike | None, size: int) -> FloatArray:
-    share = np.full(size, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
-    if share.shape != (size,):
-        raise ValueError(f"weights has shape {share.shape}, expected ({size},): one for each pseudo-reference")
-    return np.asarray(share / share.sum())
 
 
 def _standard(values: FloatArray) -> tuple[float, float]:

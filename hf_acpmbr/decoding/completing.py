@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import ClassVar
+
+import numpy as np
 
 from ..budget import Budget
 from ..checks import several
-from ..matrix import ObservedScores, Pairs
-from ..protocols import Completer, Observation, Plan, Posterior
+from ..protocols import Completer, Observation
 from ..registry import COMPLETERS, OBSERVATIONS
 from ..stage import nested
-from ..utilities import Scorer
 from .base import Decoder, Need, exact_decision
 from .decision import Completed, Decision
 from .gain import Gain
@@ -36,14 +37,6 @@ class PMBR(Decoder):
 
     name: ClassVar[str] = "pmbr"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.observation.in_rounds and not self.completer.knows_deviations:
-            raise ValueError(
-                f"observation {self.observation.name!r} needs a completer that knows how sure it is, "
-                f"got {self.completer.name!r}: choose completer='transfer', or observation='balanced'"
-            )
-
     def budgets_for(self, guides: int) -> tuple[Budget, ...]:
         """The budget of every guide."""
         return ()
@@ -54,68 +47,33 @@ class PMBR(Decoder):
         self.completer.check_guides(guides)
 
     def _decide(self, problem: Problem) -> Decision:
-        budget = self.budget.pairs(problem.shape, problem.drawn)
-        if budget >= problem.shape[0] * problem.shape[1]:
+        if self.budget.pairs(problem.shape, problem.drawn) >= problem.shape[0] * problem.shape[1]:
             return exact_decision(self, problem, problem.target)
-        plan = self.observation.plan(problem.view, budget, problem.seed_for(0))
-        # A mask does not wait for the guides, so all utilities are scored together.
-        pairs = None if self.observation.in_rounds else plan.next(Posterior.flat(problem.shape[0]))
-        jobs = self._guide_jobs(problem)
-        guides = problem.score_all(jobs if pairs is None else [*jobs, (problem.target, pairs)])
-        observed = None if pairs is None else guides.pop()
-        with problem.timed("completion"):
-            gained = [Gain.of(s.utility, g.values).apply(g) for s, g in zip(problem.guides, guides, strict=True)]
-            fitted = self.completer.fit(gained, problem.seed)
-        trials = []
-        if observed is None:
-            trials.append(plan.next(fitted.prior(problem.references.weights, len(problem))))
-            observed = problem.score(problem.target, trials[0])
-        # The first round's for all, so that the plan can compare the posteriors of different rounds.
-        gain = Gain.of(problem.target.utility, observed.values)
-        while True:
-            with problem.timed("completion"):
-                completion = fitted.complete(gain.apply(observed), problem.candidates.features)
-                posterior = completion.posterior(problem.references.weights)
-            if not len(pairs := plan.next(posterior)):
-                completed = Completed(completion, gain)
-                return self._completed(problem, plan, posterior, completed, observed, guides, tuple(trials))
-            trials.append(pairs)
-            observed = observed.merged(problem.score(problem.target, pairs))
-
-    def _guide_jobs(self, problem: Problem) -> list[tuple[Scorer, Pairs]]:
-        """Which pairs each guide scores."""
-        jobs = []
-        for k, (guide, budget) in enumerate(zip(problem.guides, self.budgets_for(len(problem.guides)), strict=True), 1):
-            count = budget.pairs(problem.shape, problem.drawn)
-            jobs.append((guide, self.observation.mask(problem.shape, count, problem.seed_for(k))))
-        return jobs
-
-    def _completed(
-        self,
-        problem: Problem,
-        plan: Plan,
-        posterior: Posterior,
-        completed: Completed,
-        observed: ObservedScores,
-        guides: list[ObservedScores],
-        trials: tuple[Pairs, ...],
-    ) -> Decision:
         budgets = (self.budget, *self.budgets_for(len(problem.guides)))
         scorers = (problem.target, *problem.guides)
+        # All masks are known beforehand, so utilities on different devices score at the same time.
+        observed, *guides = problem.score_all(
+            [
+                (scorer, self.observation.mask(problem.shape, each.pairs(problem.shape, problem.drawn), seed))
+                for scorer, each, seed in zip(scorers, budgets, map(problem.seed_for, count()), strict=False)
+            ]
+        )
+        gain = Gain.of(problem.target.utility, observed.values)
+        with problem.timed("completion"):
+            gained = [Gain.of(s.utility, g.values).apply(g) for s, g in zip(problem.guides, guides, strict=True)]
+            completion = self.completer.solve(gain.apply(observed), gained, problem.candidates.features, problem.seed)
+            means = completion.expected(problem.references.weights).astype(np.float64, copy=False)
+        completed = Completed(completion, gain)
         return self._decision(
             problem,
-            completed.gain.undo(posterior.mean),
-            plan.status or completed.status,
+            gain.undo(means),
+            completed.status,
             deciding=problem.target,
-            rates=[(s, budget.rate(problem.drawn[1])) for s, budget in zip(scorers, budgets, strict=True)],
+            rates=[(s, each.rate(problem.drawn[1])) for s, each in zip(scorers, budgets, strict=True)],
             matrix=None if problem.full_matrix is None else completed.matrix,
             observed=observed,
             guides=tuple(guides),
-            order=plan.ranking(posterior),
             completed=completed,
-            rounds=plan.rounds,
-            trials=trials,
-            deviation=None if posterior.deviation is None else posterior.deviation * completed.gain.scale,
         )
 
 
@@ -130,7 +88,6 @@ class AgreementPMBR(PMBR):
     """
 
     completer: Completer = nested(COMPLETERS.check, lambda: COMPLETERS.build("transfer"))
-    observation: Observation = nested(OBSERVATIONS.check, lambda: OBSERVATIONS.build("adaptive"))
     budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=32))
     guide_budgets: tuple[Budget, ...] = nested(several(Budget.check), lambda: (Budget(scores_per_row=512),))
 

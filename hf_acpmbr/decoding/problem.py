@@ -11,7 +11,6 @@ import numpy as np
 
 from ..candidates import Candidates, FloatArray, IntArray
 from ..matrix import ObservedScores, Pairs
-from ..protocols import View
 from ..utilities import Scorer, Turn, Utility, score_together
 
 
@@ -63,11 +62,6 @@ class Problem:
     @property
     def drawn(self) -> tuple[int, int]:
         return self.candidates.total, self.references.total
-
-    @property
-    def view(self) -> View:
-        """What a plan may know of it."""
-        return View(self.shape, self.references.weights, self.candidates.counts)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -1,11 +1,10 @@
-"""Candidates → which pairs to score. One file for each plan; `hf_acpmbr.registry` has them by name."""
+"""Candidates → which pairs to score. One file for each mask; `hf_acpmbr.registry` has them by name."""
 
 from __future__ import annotations
 
 from ..budget import Budget
 from ..registry import OBSERVATIONS
-from .adaptive import Adaptive
 from .balanced import Balanced, balanced
 from .uniform import Uniform, uniform
 
-__all__ = ["OBSERVATIONS", "Adaptive", "Balanced", "Budget", "Uniform", "balanced", "uniform"]
+__all__ = ["OBSERVATIONS", "Balanced", "Budget", "Uniform", "balanced", "uniform"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..candidates import IntArray
 from ..matrix import Pairs
-from .one_round import Mask
+from .base import Mask
 
 _MIXING_ROUNDS = 8
 

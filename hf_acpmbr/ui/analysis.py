@@ -90,9 +90,10 @@ class Analysis:
         if decision.observed is None or decision.completed_matrix is not None:
             return decision.completed_matrix
         guides = [Gain.of(u, g.values).apply(g) for u, g in zip(self.guides, decision.guides, strict=True)]
-        fitted = COMPLETERS.build("transfer" if guides else "als").fit(guides, self.recipe.seed)
+        completer = COMPLETERS.build("transfer" if guides else "als")
         gain = Gain.of(self.target, decision.observed.values)
-        return Completed(fitted.complete(gain.apply(decision.observed), self.candidates.features), gain).matrix
+        observed, features = gain.apply(decision.observed), self.candidates.features
+        return Completed(completer.solve(observed, guides, features, self.recipe.seed), gain).matrix
 
     @property
     def exact(self) -> FloatArray | None:

@@ -27,22 +27,22 @@ def guides_for(completer, guide):
 
 
 @every_completer
-def test_fit_and_complete_are_the_numerical_api(name):
+def test_solve_is_the_numerical_api(name):
     _, seen, guide = world()
     completer = COMPLETERS.build(name, rank=3)
     guides = guides_for(completer, guide)
-    by_loop = completer.fit(guides, seed=0).complete(seen)
+    by_stage = completer.solve(seen, guides, None, 0)
     by_call = completer.complete(seen, None, guides or None)
-    np.testing.assert_array_equal(by_loop.matrix, by_call.matrix)
+    np.testing.assert_array_equal(by_stage.matrix, by_call.matrix)
     weights = np.full(30, 1 / 30)
-    np.testing.assert_allclose(by_loop.posterior(weights).mean, by_call.matrix @ weights, atol=1e-9)
+    np.testing.assert_allclose(by_stage.expected(weights), by_call.matrix @ weights, atol=1e-9)
 
 
 @every_completer
 def test_unseen_entries_are_closer_than_the_mean_of_the_seen(name):
     target, seen, guide = world()
     completer = COMPLETERS.build(name, rank=3)
-    matrix = completer.fit(guides_for(completer, guide)).complete(seen).matrix
+    matrix = completer.solve(seen, guides_for(completer, guide), None, 0).matrix
     hidden = np.isnan(seen.dense())
     error = np.square(matrix - target)[hidden].mean()
     assert error < 0.5 * np.square(seen.values.mean() - target)[hidden].mean()
@@ -54,7 +54,7 @@ def test_the_seed_of_the_run_holds_unless_the_completer_has_its_own(name):
     own, runs = COMPLETERS.build(name, rank=3, seed=4, max_sweeps=2, tolerance=1.0), []
     unset = COMPLETERS.build(name, rank=3, max_sweeps=2, tolerance=1.0)
     for completer, seed in ((own, 1), (own, 2), (unset, 4), (unset, 4), (unset, 5)):
-        runs.append(completer.fit(guides_for(completer, guide), seed=seed).complete(seen).matrix)
+        runs.append(completer.solve(seen, guides_for(completer, guide), None, seed).matrix)
     np.testing.assert_array_equal(runs[0], runs[1])
     np.testing.assert_array_equal(runs[0], runs[2])
     np.testing.assert_array_equal(runs[2], runs[3])
@@ -67,23 +67,14 @@ def test_what_it_says_of_itself_is_true(name):
     _, seen, guide = world()
     completer = COMPLETERS.build(name)
     assert completer.name == name
-    weights = np.full(30, 1 / 30)
-    posterior = completer.fit(guides_for(completer, guide)).complete(seen).posterior(weights)
-    assert (posterior.deviation is not None) == completer.knows_deviations
     if completer.takes_guides:
         completer.check_guides(1)
-        alone = completer.fit([]).complete(seen).matrix
-        helped = completer.fit([guide]).complete(seen).matrix
+        alone = completer.solve(seen, [], None, 0).matrix
+        helped = completer.solve(seen, [guide], None, 0).matrix
         assert np.abs(alone - helped).max() > 1e-6
     else:
         with pytest.raises(ValueError, match=f"{name} uses no guide"):
             completer.check_guides(1)
-
-
-@every_completer
-def test_the_prior_is_flat_without_guides(name):
-    prior = COMPLETERS.build(name).fit([]).prior(np.full(30, 1 / 30), 40)
-    np.testing.assert_array_equal(prior.mean, np.zeros(40))
 
 
 @every_completer
@@ -99,4 +90,4 @@ def test_the_json_form_is_the_completer(name):
 def test_a_rank_beyond_the_matrix_costs_nothing_and_one_row_is_enough(name):
     completer = COMPLETERS.build(name, rank=50)
     one = ObservedScores.from_dense(np.array([[0.5, 0.7]]), np.array([[True, False]]))
-    assert np.isfinite(completer.fit([]).complete(one).matrix).all()
+    assert np.isfinite(completer.solve(one, [], None, 0).matrix).all()

@@ -16,7 +16,7 @@ import pytest
 from hf_acpmbr import ACPMBR, Candidates
 from hf_acpmbr.completion import ALS, AgreementALS, load_completer
 from hf_acpmbr.decoding import DECODERS, Decision, Decoder
-from hf_acpmbr.observation import Adaptive, Balanced, Budget
+from hf_acpmbr.observation import Balanced, Budget
 from hf_acpmbr.utilities import Lockstep
 
 from ..decoding.worlds import World
@@ -67,11 +67,10 @@ CASES = {
         stages=stages(AgreementALS(rank=2), budget=Budget(scores_per_row=2), guide_budgets=(Budget(scores_per_row=4),)),
         follows_positions=True,
     ),
-    "acpmbr+adaptive": Case(
+    "acpmbr+transfer": Case(
         lambda n, N: {"target": 2 * N, "guide": 4 * N},
         stages=stages(
             load_completer("transfer"),
-            Adaptive(),
             budget=Budget(scores_per_row=2),
             guide_budgets=(Budget(scores_per_row=4),),
         ),

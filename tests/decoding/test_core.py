@@ -14,7 +14,7 @@ from hf_acpmbr import Candidates
 from hf_acpmbr.completion import ALS, AgreementALS
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import MAP, MBR, PMBR, AgreementPMBR, DistilledMBR, Oracle
-from hf_acpmbr.observation import Adaptive, Balanced, Budget, Uniform
+from hf_acpmbr.observation import Balanced, Budget, Uniform
 from hf_acpmbr.utilities import MatrixUtility
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "under", "big", "small", "red"]
@@ -133,16 +133,6 @@ def test_what_sampling_tells_of_the_candidates_reaches_the_transfer():
     untold = Transfer().complete(got.observed, None, got.guides)
     np.testing.assert_allclose(got.expected, told.expected(drawn.weights), atol=1e-9)
     assert np.abs(got.expected - untold.expected(drawn.weights)).max() > 1e-4
-
-
-def test_rounds_need_no_guide_to_start_from():
-    target, _ = matrices()
-    decoder = PMBR(Transfer(), Adaptive(confidence=1), Budget(scores_per_row=4))
-    got = decoder.decode([str(i) for i in range(60)], target=MatrixUtility(target))
-    assert got.total_calls <= 240
-    assert len(got.rounds) > 1
-    with pytest.raises(ValueError, match="choose completer='transfer'"):
-        PMBR(ALS(), Adaptive(), Budget(scores_per_row=2))
 
 
 def test_two_guides_each_with_its_budget():

@@ -108,12 +108,11 @@ def test_every_shipped_configuration_makes_its_rows(file):
         assert row.decoder.name == row.key.split("/")[0]
 
 
-def test_rounds_are_for_the_guided_rows_alone():
+def test_blocks_observe_balanced_masks_unless_they_say_otherwise():
     settings = EvaluationSettings.from_dict(changed("budgets.high", {"recipe": "fast"}))
     rows = {row.key: row.decoder for row in table_rows(settings)}
-    assert rows["acpmbr/high/bleu"].observation.name == "adaptive"
+    assert rows["acpmbr/high/bleu"].observation.name == "balanced"
     assert rows["pmbr/high"].observation.name == "balanced"
-    assert grid(settings, [0.5], [0.1], [4]) == []
 
 
 # (budget, distilled) → r, r′, γ as published

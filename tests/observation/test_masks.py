@@ -113,5 +113,7 @@ def test_budgets_that_cannot_be_are_refused(arguments, message):
 
 
 def test_an_unknown_plan_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'random' is unknown: choose one of adaptive, balanced, uniform"):
+    with pytest.raises(ValueError, match="'random' is unknown: choose one of balanced, uniform"):
         OBSERVATIONS.build("random")
+    with pytest.raises(ValueError, match="'adaptive' is unknown: choose one of balanced, uniform"):
+        OBSERVATIONS.build("adaptive")
