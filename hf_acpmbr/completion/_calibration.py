@@ -11,6 +11,8 @@ from ..candidates import FloatArray, IntArray
 from ..matrix import ObservedScores, Pairs
 
 _EM_STEPS = 10
+# The parts of a guide share a slope, a correlation and so N(0, 1) beforehand; each has a deviation of this variance.
+_OWN_VARIANCE = 0.1
 # Where the guides' factors explain less than this share of the target's variance, the target starts from random ones:
 # as directions to start from they would be worse than none (a random guide at r=128 had 1.6 times the error).
 _WORTH = 0.01
@@ -55,13 +57,15 @@ def calibrated(
 ) -> tuple[Parts, float, float]:
     """What guides and row features (N, F) say of the target; its intercept; the share of variance they leave.
 
-    Every part of every guide has a slope of its own. The factors are cut to `rank`, their columns of mean square
+    Every part of every guide has a slope. The factors are cut to `rank`, their columns of mean square
     1/√rank, so that a sum of products of two such factors has variance 1.
     """
     n, m = target.shape
     i, j = target.rows, target.columns
     parts = [guide.at(i, j) for guide in guides]
-    slopes, unexplained = ridge(target.values, np.column_stack([*parts, features[i]]))
+    owner = np.concatenate([np.repeat(np.arange(len(guides)), rank + 3), -1 - np.arange(features.shape[1])])
+    prior = (owner[:, None] == owner) + _OWN_VARIANCE * np.eye(len(owner))
+    slopes, unexplained = ridge(target.values, np.column_stack([*parts, features[i]]), prior)
     each, own = np.split(slopes[1:], [(rank + 3) * len(guides)])
     each = each.reshape(len(guides), rank + 3)
     rows, columns = np.zeros((rank + 1, n)), np.zeros((rank + 1, m))
@@ -80,14 +84,15 @@ def calibrated(
     return Parts(rows, columns, residuals, own_excess), float(slopes[0]), unexplained
 
 
-def ridge(values: FloatArray, features: FloatArray) -> tuple[FloatArray, float]:
+def ridge(values: FloatArray, features: FloatArray, prior: FloatArray) -> tuple[FloatArray, float]:
     """(1 + F,) intercept and slopes with the noise learnt, and the share of the variance that they leave unexplained.
 
-    Scores have variance 1 on both sides, so a slope is a correlation, and N(0, 1) its prior.
+    `values` have variance 1; `prior` is the (F, F) covariance of the slopes beforehand.
     """
     design = np.column_stack([np.ones(len(values)), features])
     gram, moment = design.T @ design, design.T @ values
-    penalty = np.diag([1e-6, *np.ones(features.shape[1])])
+    penalty = np.diag(np.full(len(gram), 1e-6))
+    penalty[1:, 1:] = np.linalg.inv(prior)
     noise, count = 1.0, len(values)
     for _ in range(_EM_STEPS):
         slopes = np.linalg.solve(gram + noise * penalty, moment)

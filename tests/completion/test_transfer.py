@@ -115,9 +115,11 @@ def test_slopes_are_the_posterior_mean_at_the_noise_that_they_leave():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(30, 3))
     values = features @ [0.5, -0.3, 0.0] + rng.normal(size=30)
-    slopes, noise = ridge(values, features)
+    shared = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) + 0.2 * np.eye(3)
+    slopes, noise = ridge(values, features, shared)
     design = np.column_stack([np.ones(30), features])
-    prior = np.diag([1e6, 1.0, 1.0, 1.0])
+    prior = np.zeros((4, 4))
+    prior[0, 0], prior[1:, 1:] = 1e6, shared
     expected = prior @ design.T @ np.linalg.solve(design @ prior @ design.T + noise * np.eye(30), values)
     np.testing.assert_allclose(slopes, expected, atol=1e-6)
     assert noise == pytest.approx(np.square(values - design @ slopes).sum() / 28)
@@ -295,28 +297,3 @@ def test_a_feature_that_is_the_same_for_all_says_nothing():
     np.testing.assert_array_equal(
         Transfer().complete(scores, mask, row_features=same).matrix, Transfer().complete(scores, mask).matrix
     )
-
-
-@pytest.mark.parametrize("guided", [False, True])
-def test_the_variance_of_a_row_is_that_of_draws_from_the_posterior(guided):
-    """All that is uncertain: the row's own parts, the columns' parts, both together, unseen entries and slopes."""
-    random = np.random.default_rng(3)
-    truth = random.normal(size=(8, 2)) @ random.normal(size=(2, 7)) + 0.3 * random.normal(size=(8, 7))
-    guide = truth + 0.5 * random.normal(size=truth.shape) if guided else None
-    mask = random.random(truth.shape) < 0.5
-    got = Transfer(rank=2).complete(truth, mask, guide)
-    fitted, share = got.fitted, random.dirichlet(np.ones(7))
-    rows, columns = fitted.model.rows, fitted.model.columns
-
-    def draws(block, k):
-        return random.multivariate_normal(block.mean[:, k], block.covariance[:, :, k], 40000)
-
-    one = np.ones((40000, 1))
-    pooled = sum(share[j] * np.hstack([one, draws(columns, j)]) for j in range(7))
-    design = fitted._expected_design(share)
-    for i in range(8):
-        means = (np.hstack([draws(rows, i), one]) * pooled).sum(axis=1)
-        unseen = fitted.model.noise * np.square(share[~mask[i]]).sum()
-        slopes = design[i] @ fitted.slopes.covariance @ design[i]
-        expected = got.scale**2 * (means.var() + unseen + slopes)
-        assert got.row_variance(share)[i] == pytest.approx(expected, rel=0.05)

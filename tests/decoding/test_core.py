@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import sacrebleu
@@ -310,25 +308,3 @@ def test_the_target_and_every_guide_have_masks_of_their_own():
         assert [len(mask) for mask in masks] == [320] * 3
         for one, other in ((0, 1), (0, 2), (1, 2)):
             assert len(masks[one] & masks[other]) < 160, "by chance it is about 64"
-
-
-def test_a_score_means_the_same_gain_in_every_round(monkeypatch):
-    """Else a worse score that turns up later would move all posteriors of an error, and plans compare rounds."""
-    rng = np.random.default_rng(1)
-    errors = rng.random((30, 30)) + np.linspace(0, 3, 30)[:, None]
-    texts = [f"t{k}" for k in range(30)]
-    seen = []
-    fitted = type(Transfer().fit([]))
-    original = fitted.complete
-    monkeypatch.setattr(
-        fitted, "complete", lambda self, gains, *more: seen.append(gains) or original(self, gains, *more)
-    )
-    utility = MatrixUtility(errors, texts, higher_is_better=False)
-    decoder = PMBR(Transfer(), Adaptive(confidence=1), Budget(scores_per_row=4))
-    decoder.decode(Candidates.from_texts(texts), None, utility)
-    rounds = [dict(zip(gains.pairs.flat.tolist(), gains.values.tolist(), strict=True)) for gains in seen]
-    assert len(rounds) > 2
-    worst = [max(errors.flat[pair] for pair in gains) for gains in rounds]
-    assert max(worst) > worst[0], "later rounds see worse scores than the first"
-    for earlier, later in itertools.pairwise(rounds):
-        assert all(later[pair] == gain for pair, gain in earlier.items())
