@@ -105,7 +105,7 @@ def truncated(left: FloatArray, right: FloatArray, rank: int) -> tuple[FloatArra
     q_left, r_left = np.linalg.qr(left.T)
     q_right, r_right = np.linalg.qr(right.T)
     u, s, vt = np.linalg.svd(r_left @ r_right.T)
-    keep = min(rank, len(s))
+    keep = min(rank, int(np.sum(s > 1e-6 * s[0])))  # below, directions are rounding
     norm = np.sqrt(right.shape[1] / np.sqrt(rank))
     rows, columns = q_left @ u[:, :keep] * (s[:keep] / norm), q_right @ vt[:keep].T * norm
     missing = ((0, rank - keep), (0, 0))
