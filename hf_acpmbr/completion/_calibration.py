@@ -12,6 +12,7 @@ from ..matrix import ObservedScores, Pairs
 
 _EM_STEPS = 10
 # The parts of a guide share a slope, a correlation and so N(0, 1) beforehand; each has a deviation of this variance.
+# With slopes that share nothing a useless guide cost 6% of the MSE at 30 target scores (test_transfer.py).
 _OWN_VARIANCE = 0.1
 # Where the guides' factors explain less than this share of the target's variance, the target starts from random ones:
 # as directions to start from they would be worse than none (a random guide at r=128 had 1.6 times the error).
