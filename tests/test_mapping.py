@@ -39,6 +39,7 @@ def test_nbest_columns_on_request() -> None:
     out = function(nbest=3, prediction_column="german")({"source": SOURCES[:2]})
     assert [len(texts) for texts in out["german_nbest"]] == [3, 3]
     assert [texts[0] for texts in out["german_nbest"]] == out["german"]
+    assert [utilities[0] for utilities in out["german_nbest_utility"]] == out["german_utility"]
     assert out["german_nbest_utility"][0] == sorted(out["german_nbest_utility"][0], reverse=True)
 
 

@@ -86,6 +86,8 @@ def test_a_beam_text_is_scored_over_the_candidates_unless_it_is_one_of_them() ->
     settings = Preferences(pairs="best-beam", beam_column="beam")
     assert words(settings, made, Scored("c", 0.5)) == [("a", "c")]
     assert words(settings, made, Scored("a", 0.9)) == []
+    assert words(settings, made, Scored("c", 0.95)) == [], "a beam that is better is not rejected"
+    assert words(settings, decision([0.9, 0.1], ["a", "b"], higher=False), Scored("c", 0.05)) == []
 
 
 def test_rows_are_in_both_formats_of_trl() -> None:

@@ -27,6 +27,7 @@ from hf_acpmbr.ui.rounds import rounds_picture
 from hf_acpmbr.ui.settings import Form, Limits, Offer
 from hf_acpmbr.ui.views import candidates_table, comparison, costs, heat_map, table_headers, table_rows
 from hf_acpmbr.ui.workbench import Cancelled, Workbench
+from hf_acpmbr.utilities import MatrixUtility
 
 T = TypeVar("T")
 SOURCE = "The weather was so bad that we stayed at home all day."
@@ -81,6 +82,9 @@ def test_full_mbr_is_the_best_by_the_true_scores(analysis: Analysis) -> None:
     assert ranks is not None
     assert sorted(ranks) == list(range(1, len(worth) + 1))
     assert ranks[best] == 1
+    errors = replace(analysis, target=MatrixUtility(analysis.truth.matrix, higher_is_better=False)).full_ranks()
+    assert errors is not None
+    assert errors[int(np.argmin(worth))] == 1
 
 
 def test_another_budget_calls_no_utility(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def test_the_nbest_list_has_different_texts_best_first(tmp_path: Path) -> None:
 
 
 def test_matrices_are_what_the_utility_says(tmp_path: Path) -> None:
-    entry = {"candidates": ["red sun", "red sun", "blue"], "references": ["a red sun", "blue"]}
+    entry = {"candidates": ["red sun", "red sun", "blue"], "references": ["a red sun", "blue"]}  # drawn once each
     folder = tmp_path / "matrices"
     text = json.dumps(POOLS[0]) + "\n" + json.dumps(entry) + "\n"
     assert rerank(tmp_path, text, "--save-matrices", str(folder))[0] == 0
@@ -234,6 +234,7 @@ def test_matrices_are_what_the_utility_says(tmp_path: Path) -> None:
         assert saved["candidates"].tolist() == ["red sun", "blue"]
         assert saved["counts"].tolist() == [2, 1]
         assert saved["references"].tolist() == ["a red sun", "blue"]
+        assert saved["reference_counts"].tolist() == [1, 1]
         rows = [[sacrebleu.sentence_chrf(c, [r]).score for r in entry["references"]] for c in ("red sun", "blue")]
         np.testing.assert_allclose(saved["observed"], rows)
         np.testing.assert_allclose(saved["completed"], rows)

@@ -30,6 +30,9 @@ def test_regret_is_on_one_scale_in_both_directions():
     assert regret(expected, 0) == pytest.approx(25)
     assert regret(100 * expected, 0, scale=100) == pytest.approx(25)
     assert regret(expected, 0, higher_is_better=False) == pytest.approx(25)
+    assert regret(expected, 2, higher_is_better=False) == 0
+    assert regret(expected, 0, higher_is_better=False) == pytest.approx(25)
+    assert regret(expected, 1, higher_is_better=False, scale=2.0) == pytest.approx(25)
 
 
 def test_errors_are_weighted_and_on_a_scale_of_100():

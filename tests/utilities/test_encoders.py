@@ -99,6 +99,16 @@ def test_accents_in_two_characters_are_those_in_one_to_bert(tmp_path: Path) -> N
     assert utility.score([composed, decomposed], ["the cat"] * 2)[0] == utility.score([decomposed], ["the cat"])[0]
 
 
+def test_precision_of_a_pair_is_recall_of_the_swapped_pair_and_not_its_own(encoder: Path) -> None:
+    rows, columns = np.divmod(np.arange(9), 3)
+    grids = []
+    for output in ("precision", "recall"):
+        utility = load_utility("bertscore", checkpoint=str(encoder), output=output)
+        grids.append(utility.prepare(HYPOTHESES[:3], HYPOTHESES[:3])(rows, columns).reshape(3, 3))
+    np.testing.assert_allclose(grids[0], grids[1].T, atol=1e-6)
+    assert np.abs(grids[0] - grids[0].T).max() > 1e-3
+
+
 def test_bertscore_of_empty_and_rescaled_texts(encoder: Path) -> None:
     utility = load_utility("bertscore", checkpoint=str(encoder))
     assert utility.score(["", ""], [SENTENCES[0], ""]).tolist() == [0.0, 0.0]
