@@ -132,11 +132,11 @@ def quality_by_cost(results: Results) -> Figure | None:
         if row.row.key in ("map", "oracle"):
             axes.axhline(quality, color=GREY, linewidth=1, linestyle=":" if row.row.key == "map" else "--")
             axes.annotate(row.row.label, (0.005, quality), xycoords=axes.get_yaxis_transform(), va="bottom", color=GREY)
-        elif row.row.full:
+        elif row.row.full or row.row.method == "rounds":
             k = 0 if row.row.distilled is None else results.settings.distilled.index(row.row.distilled) + 1
             shown: dict[str, Any] = {
                 "color": "black" if k == 0 else COLOURS[k],
-                "marker": "*" if k == 0 else MARKERS[k],
+                "marker": "X" if row.row.method == "rounds" else "*" if k == 0 else MARKERS[k],
                 "s": 90,
             }
             axes.scatter(cost_of(results, row), quality, label=method_name(row), zorder=3, edgecolors="black", **shown)

@@ -102,6 +102,10 @@ def table_rows(settings: EvaluationSettings) -> list[Row]:
         rows.append(Row(f"distilled-mbr/{name}", "MBR, distilled", recipe, distilled=name))
     for name, block in settings.budgets.items():
         rows += _block(settings, name, block)
+    for name in settings.rounds:
+        for guide in (None, *settings.distilled):
+            key, recipe = "/".join(filter(None, ("rounds", name, guide))), settings.rounds_recipe(name, guide)
+            rows.append(Row(key, f"Rounds {name}", recipe, distilled=guide))
     rows.append(Row("oracle", "Oracle", settings.recipe("oracle")))
     return rows if settings.full_matrices else [row for row in rows if not row.full]
 

@@ -125,6 +125,7 @@ class EvaluationSettings(Section):
         distilled: its cheaper versions; each has its rows.
         metrics: columns: "bleu", "chrf", "chrf++" and "ter" on the corpus by sacrebleu, any other utility as a mean.
         budgets: blocks of the table by name.
+        rounds: recipes with which the package's default decoder has rows too, without a guide and with each: [auto].
         sampling: keywords of `Recipe.named` for the draws; candidates serve as pseudo-references too.
         utility_options: of `load_utility`, for each utility by name: {bleurt-20: {batch_tokens: 16384}}.
         full_matrices: score every pair, which MBR, MBR with a distilled utility, MSE and regret need.
@@ -140,6 +141,7 @@ class EvaluationSettings(Section):
     distilled: tuple[str, ...] = required(utilities)
     metrics: tuple[str, ...] = required(utilities)
     budgets: Mapping[str, BlockSettings] = required(mapping(BlockSettings.check))
+    rounds: tuple[str, ...] = setting((), several(known(lambda: ["auto", "fast", "thorough"]), least=0))
     sampling: Keywords = nested(sampling, dict)
     figures: FigureSettings = nested(FigureSettings.check, FigureSettings)
     utility_options: Mapping[str, Keywords] = nested(mapping(mapping(anything)), dict)
@@ -178,6 +180,10 @@ class EvaluationSettings(Section):
         """PMBR's recipe of a block, or that of AC-PMBR with this guide."""
         decoder = "pmbr" if guide is None else "acpmbr"
         return self._named(block.recipe, True, guide, **{"decoder": decoder, **block.keywords(guide)})
+
+    def rounds_recipe(self, name: str, guide: str | None) -> Recipe:
+        """The default decoder's recipe, without a guide or with this one."""
+        return self._named(name, True, guide, decoder="rounds")
 
     def _named(self, name: str, target: bool, guide: str | None, **changes: Any) -> Recipe:
         specs = [{"name": each, **self.utility_options.get(each, {})} for each in (self.target, guide or "")]

@@ -140,8 +140,8 @@ class RoundsMBR(Decoder):
             problem.context["scores"] = "+".join(map(str, problem.calls().values()))
         if race.finished:
             return exact_decision(self, problem, problem.target, observed=race.observed(sign))
-        scorers = (problem.target, *problem.guides)
-        budgets = (self.budget, *self.budgets_for(len(problem.guides)))
+        drawn = problem.drawn[0] * problem.drawn[1]
+        spent = [(problem.target, race.spent), *((each.scorer, each.block.size) for each in race.guides)]
         went = " → ".join(map(str, race.sizes))
         ended = f"stopped early, {early}" if early else "all rounds done"
         return self._decision(
@@ -149,7 +149,7 @@ class RoundsMBR(Decoder):
             sign * race.mean,
             f"{race.spent:,} of at most {budget:,} target scores in rounds of {went} candidates, {ended}",
             deciding=problem.target,
-            rates=[(s, b.rate(problem.drawn[1])) for s, b in zip(scorers, budgets, strict=True)],
+            rates=[(scorer, drawn / scores) for scorer, scores in spent if scores],
             order=race.ranking(),
             rounds=tuple(race.sizes),
             trials=tuple(race.trials),

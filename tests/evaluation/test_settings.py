@@ -149,7 +149,9 @@ def test_the_paper_s_settings_are_as_published(together):
 def test_rows_of_the_paper_s_table_in_its_order():
     keys = [
         row.key
-        for row in table_rows(load_settings("embedded", {"budgets": {"high": {"recipe": "fast"}}, "figures": {}}))
+        for row in table_rows(
+            load_settings("embedded", {"budgets": {"high": {"recipe": "fast"}}, "figures": {}, "rounds": []})
+        )
     ]
     assert keys == [
         "map",
@@ -163,8 +165,18 @@ def test_rows_of_the_paper_s_table_in_its_order():
     ]
 
 
+def test_the_default_decoder_has_rows_where_it_is_asked_for():
+    settings = load_settings("embedded")
+    rows = {row.key: row for row in table_rows(settings) if row.method == "rounds"}
+    guides = (None, *settings.distilled)
+    assert list(rows) == ["/".join(filter(None, ("rounds", name, each))) for name in settings.rounds for each in guides]
+    assert [len(row.recipe.distilled) for row in rows.values()] == [0, 1, 1] * 2
+    assert rows["rounds/auto"].recipe.decoder.max_regret == "auto"
+    assert rows["rounds/fast"].recipe.decoder.max_regret is None
+
+
 def test_without_full_matrices_nothing_is_scored_in_full():
-    rows = table_rows(load_settings("embedded", {"full_matrices": False}))
+    rows = table_rows(load_settings("embedded", {"full_matrices": False, "rounds": []}))
     assert {row.method for row in rows} == {"map", "pmbr", "acpmbr", "oracle"}
 
 
