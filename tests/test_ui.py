@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from hf_acpmbr import ACPMBR
+from hf_acpmbr import ACPMBR, Candidates
 from hf_acpmbr.commands import ui as command
 from hf_acpmbr.differences import highlighted
 from hf_acpmbr.ui.analysis import Analysis, completion_error, decide_again, intervals, scores_per_row, with_budget
@@ -85,6 +85,17 @@ def test_full_mbr_is_the_best_by_the_true_scores(analysis: Analysis) -> None:
     errors = replace(analysis, target=MatrixUtility(analysis.truth.matrix, higher_is_better=False)).full_ranks()
     assert errors is not None
     assert errors[int(np.argmin(worth))] == 1
+
+
+def test_the_error_counts_every_pair_as_often_as_it_was_drawn(analysis: Analysis) -> None:
+    texts = analysis.candidates.texts
+    counts = np.arange(1, len(texts) + 1)
+    uneven = replace(analysis, candidates=Candidates(texts, counts))
+    assert uneven.truth is not None
+    assert uneven.completed is not None
+    squared = np.square(100 / uneven.target.scale * (uneven.completed - uneven.truth.matrix))
+    pairs = np.outer(counts, counts)
+    assert completion_error(uneven) == pytest.approx((pairs * squared).sum() / pairs.sum())
 
 
 def test_another_budget_calls_no_utility(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
