@@ -2,8 +2,9 @@
 
 1. AC-ALS against a direct implementation that materialises N×M×d, same masks, start and sweeps, in one run (CPU time).
 2. How time and memory grow from N = 256 to 8,192.
-3. On real score matrices (`--data`): MSE on a 0–100 scale and regret of ALS and AC-ALS, centred and not, at the paper's
-   Low and High; rates are taken over the unique matrix, so that rows hold as few scores as in the paper.
+3. On real score matrices (`--data`): MSE on a 0–100 scale and regret of ALS and AC-ALS, centred and not, and of
+   transfer, at the paper's Low and High and between; rates are taken over the unique matrix, so that rows hold as few
+   scores as in the paper.
 """
 
 from __future__ import annotations
@@ -22,11 +23,17 @@ from evaluation.assets import DATA_OR_BUILTIN_HELP
 from evaluation.benchmarks.matrices import MatrixCase, load_cases, masked
 from evaluation.benchmarks.measures import Floats, cpu_seconds, mean_and_error
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
+from hf_acpmbr.completion.base import MatrixCompleter
+from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.matrix import ObservedScores
 from hf_acpmbr.observation import uniform
 
 RANK, LAMBDA, SWEEPS = 8, 0.1, 30
-SETTINGS = {"low": (32, 2, 16, 0.1), "high": (1024, 64, 512, 1.0)}  # r, r′, PMBR's r at equal cost, γ
+SETTINGS = {
+    "low": (32, 2, 16, 0.1),
+    "between": (128, 8, 64, 0.3),
+    "high": (1024, 64, 512, 1.0),
+}  # r, r′, PMBR's r at equal cost, γ
 
 
 def synthetic(n: int, rates: tuple[int, ...], seed: int = 0) -> list[ObservedScores]:
@@ -103,11 +110,12 @@ def full_matrices(cases: list[MatrixCase], seeds: int) -> None:
     )
     print(f"{'setting':>8} {'method':<18} {'r':>5} {'r′':>4} {'MSE':>16} {'regret × 100':>16}")
     for name, (rate, guide_rate, pmbr_rate, gamma) in SETTINGS.items():
-        methods: dict[str, tuple[ALS | AgreementALS, int, int | None]] = {
+        methods: dict[str, tuple[MatrixCompleter, int, int | None]] = {
             "ALS": (ALS(center=False), pmbr_rate, None),
             "ALS centred": (ALS(), pmbr_rate, None),
             "AC-ALS": (AgreementALS(agreement=gamma, center=False), rate, guide_rate),
             "AC-ALS centred": (AgreementALS(agreement=gamma), rate, guide_rate),
+            "transfer": (Transfer(), rate, guide_rate),
         }
         for method, (completer, r, r_guide) in methods.items():
             runs = [measure(case, completer, r, r_guide, seed) for case in cases for seed in range(seeds)]
@@ -119,7 +127,7 @@ def full_matrices(cases: list[MatrixCase], seeds: int) -> None:
 
 
 def measure(
-    case: MatrixCase, completer: ALS | AgreementALS, rate: int, guide_rate: int | None, seed: int
+    case: MatrixCase, completer: MatrixCompleter, rate: int, guide_rate: int | None, seed: int
 ) -> tuple[float, float]:
     """MSE on a 0–100 scale, and regret × 100."""
     guide = None if guide_rate is None else masked(case.guides["good"], guide_rate, 2 * seed + 1)
