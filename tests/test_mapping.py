@@ -7,10 +7,12 @@ import logging
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from datasets import Dataset
 from datasets.fingerprint import Hasher
+from transformers import PreTrainedTokenizerFast
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.mapping import MapFunction
@@ -131,3 +133,22 @@ def test_stop_strings_work_without_a_tokenizer_in_the_call() -> None:
     (stopped,) = mbr.map_fn(model, generate={**options, "stop_strings": [word]})(batch)["prediction"]
     assert len(stopped) < len(free)
     assert word in stopped
+
+
+class Noting(PreTrainedTokenizerFast):
+    """A tokenizer that notes how it decoded last, as Marian's does."""
+
+    def _decode(self, *arguments: Any, **options: Any) -> Any:
+        self._decoded = "so"
+        return super()._decode(*arguments, **options)
+
+
+def test_what_a_tokenizer_notes_while_it_decodes_does_not_make_another_map() -> None:
+    model, plain = tiny_pair("m2m100")
+    tokenizer = Noting(tokenizer_object=plain.backend_tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    function = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=4).map_fn(
+        model, generate={"max_new_tokens": 4}
+    )
+    before = Hasher.hash(function)
+    function({"source": ["the cat"]})
+    assert Hasher.hash(function) == before
