@@ -132,7 +132,7 @@ class MapFunction:
         Prompting(self.prompt, self.chat, self.too_long)
         # Some tokenizers (Marian's) note how they decoded last, which would make a second map another one.
         if self.mbr.tokenizer is not None:
-            self.mbr.tokenizer.batch_decode([[]], skip_special_tokens=True)
+            self.mbr.tokenizer.decode([], skip_special_tokens=True)
         # The fingerprint of a map must not change when a network is loaded, but must when a checkpoint is replaced.
         for utility in (self.mbr.target, *self.mbr.guides):
             if utility is not None:
