@@ -38,15 +38,15 @@ test-network: $(STAMP) ## compare with the published weights (downloads some 20 
 test-floors: ## run the tests on the lowest versions that pyproject.toml allows
 	$(PYTHON) -m venv .venv-floors
 	.venv-floors/bin/python -m pip install --quiet --progress-bar off uv
-	.venv-floors/bin/uv pip compile pyproject.toml --extra test --resolution lowest-direct --only-binary :all: --quiet --output-file .venv-floors/floors.txt
+	.venv-floors/bin/uv pip compile --python .venv-floors/bin/python pyproject.toml --extra test --resolution lowest-direct --only-binary :all: --quiet --output-file .venv-floors/floors.txt
 	.venv-floors/bin/python -m pip install --quiet --progress-bar off --requirement .venv-floors/floors.txt
 	.venv-floors/bin/python -m pip install --quiet --progress-bar off --no-deps --editable .
-	.venv-floors/bin/python -m pytest -W default -n 2
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -W default -n 2
 
 test-newest: ## run the tests on the newest versions of everything, without constraints
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --progress-bar off --upgrade --editable '.[test]'
-	.venv-newest/bin/python -m pytest -W default -n 2
+	OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -W default -n 2
 
 docs: $(STAMP) ## build the documentation into site/; warnings are errors
 	$(BIN)/python -m pip install --quiet --progress-bar off --constraint constraints.txt --editable '.[docs]'

@@ -96,6 +96,15 @@ def _quiet_lengths(
     return {**changed, "max_length": start + new_tokens}
 
 
+def _leave_threads_of_the_parent() -> None:
+    """One thread in a process forked by `map(num_proc=...)`: OpenMP would wait for threads that only its parent has."""
+    import multiprocess  # what datasets forks with
+    import torch
+
+    if multiprocess.parent_process() is not None and multiprocess.get_start_method() == "fork":
+        torch.set_num_threads(1)
+
+
 @dataclass(frozen=True)
 class MapFunction:
     """`ds.map(mbr.map_fn(model), batched=True, batch_size=8)` adds the chosen text and its expected utility.
@@ -142,6 +151,7 @@ class MapFunction:
         object.__setattr__(self, "preferences", Preferences.of(self.preferences))
 
     def __call__(self, batch: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
+        _leave_threads_of_the_parent()
         if self.source_column not in batch:
             raise ValueError(f"no column {self.source_column!r} in the dataset: name it by source_column=")
         sources = batch[self.source_column]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from hf_acpmbr.mapping import MapFunction
 from hf_acpmbr.models import load_model
 from tests.models import tiny_pair
 
+ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ["the cat sat on the mat", "a dog ran", "we see the sun", "the red dog", "a mat"]
 
 
@@ -35,6 +39,13 @@ def test_adds_text_and_expected_utility_the_same_for_any_batch_size_and_number_o
     assert one.column_names == ["source", "id", "prediction", "prediction_utility"]
     assert one["prediction"] == two["prediction"]
     assert one["prediction_utility"] == pytest.approx(two["prediction_utility"])
+
+
+def test_several_processes_do_not_wait_for_the_threads_of_the_one_that_forked_them() -> None:
+    name = test_adds_text_and_expected_utility_the_same_for_any_batch_size_and_number_of_processes.__name__
+    program = f"from tests.test_mapping import {name} as mapped_twice; mapped_twice()"
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, check=True, timeout=300)
 
 
 def test_nbest_columns_on_request() -> None:

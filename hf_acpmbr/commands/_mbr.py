@@ -12,6 +12,7 @@ from ..mbr import ACPMBR
 from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
 from ..stage import suggest
+from ..utilities.load import PlainEncoder
 from ._options import add_key_values, named, stage
 from ._pairs import add_preference_arguments
 
@@ -132,6 +133,10 @@ def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **fl
         )
     except TypeError as error:  # an option that the utility's class does not have
         raise ValueError(str(error)) from error
+    except PlainEncoder as error:
+        is_target = target is not None and Path(str(target["name"])).expanduser() == Path(error.checkpoint)
+        option = "--target" if is_target else "--distilled"
+        raise ValueError(error.advice(f"{option} {{name}} {option}-option checkpoint={{checkpoint}}")) from error
 
 
 def _trusted(utility: dict[str, object], args: argparse.Namespace) -> dict[str, object]:

@@ -49,11 +49,14 @@ def _check_paths(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..utilities import load_utility
+    from ..utilities.load import PlainEncoder
 
     try:
         utility = load_utility(args.utility, trust_remote_code=args.trust_remote_code, **args.option)
     except TypeError as error:  # an option that the utility's class does not have
         raise ValueError(str(error)) from error
+    except PlainEncoder as error:
+        raise ValueError(error.advice("--utility {name} --option checkpoint={checkpoint}")) from error
     _check_paths(args)
     paths = {name: getattr(args, name) for name in ("hypotheses", "references", "sources")}
     texts = {name: None if path is None else read_lines(path, f"--{name}") for name, path in paths.items()}

@@ -14,6 +14,23 @@ from .identity import check_option_types
 from .table import COMET_KINDS, KINDS, UTILITIES, Entry
 
 
+class PlainEncoder(ValueError):
+    """A checkpoint that compares texts only as the encoder of another utility; the message says how to write that."""
+
+    def __init__(self, checkpoint: str, model_type: str) -> None:
+        super().__init__(checkpoint, model_type)
+        self.checkpoint, self.model_type = checkpoint, model_type
+
+    def __str__(self) -> str:
+        return self.advice("load_utility({name!r}, checkpoint={checkpoint!r})")
+
+    def advice(self, form: str) -> str:
+        """The message with `form` filled in by a utility's name and the checkpoint."""
+        ways = [form.format(name=name, checkpoint=self.checkpoint) for name in ("bertscore", "embedding-cosine")]
+        what = f"{self.checkpoint} is a {self.model_type or 'model'!r} checkpoint, which is not a metric by itself"
+        return f"{what}. To compare texts with it as an encoder, write {' or '.join(ways)}"
+
+
 def available_utilities() -> list[str]:
     """Names that `load_utility` knows."""
     return list(UTILITIES)
@@ -123,11 +140,7 @@ def _from_folder(folder: Path, checkpoint: str) -> Entry | None:
         return None
     model_type = str(read_config(folder).get("model_type", ""))
     if model_type not in KINDS:
-        raise ValueError(
-            f"{checkpoint} is a {model_type or 'model'!r} checkpoint, which is not a metric by itself. To compare "
-            f"texts with it as an encoder, write load_utility('bertscore', checkpoint={checkpoint!r}) or "
-            f"load_utility('embedding-cosine', checkpoint={checkpoint!r})"
-        )
+        raise PlainEncoder(checkpoint, model_type)
     module, factory = KINDS[model_type]
     return Entry(module, factory, {"checkpoint": checkpoint})
 

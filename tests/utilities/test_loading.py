@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hf_acpmbr.cli import main
 from hf_acpmbr.utilities import (
     MatrixUtility,
     as_utility,
@@ -98,6 +99,22 @@ def test_a_plain_encoder_says_what_to_write_instead(tmp_path: Path, kind: str) -
     ):
         load_utility(folder)
     assert np.isfinite(load_utility("embedding-cosine", checkpoint=folder).score(["a"], ["b"])).all()
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ("rerank --target {}", "write --target bertscore --target-option checkpoint={} or --target embedding-cosine"),
+        ("rerank --distilled {}/", "write --distilled bertscore --distilled-option checkpoint={} or --distilled"),
+        ("score --utility {} --hypotheses {}", "write --utility bertscore --option checkpoint={} or --utility"),
+    ],
+)
+def test_a_command_says_of_a_plain_encoder_what_to_write_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, written: str
+) -> None:
+    folder = write_encoder(tmp_path / "encoder", "bert")
+    assert main(command.replace("{}", str(folder)).split()) == 2
+    assert written.replace("{}", str(folder)) in capsys.readouterr().err
 
 
 def test_utilities_can_be_copied_and_pickled(tmp_path: Path) -> None:
