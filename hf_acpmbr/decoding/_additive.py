@@ -199,7 +199,8 @@ class _Fit:
         total = max(float(self.degrees.sum()), 1.0)
         if len(self.guides):
             whole = self.left + self.slopes @ self.within
-            ridge = (float(whole @ whole) / total + 1e-12) * np.eye(len(self.guides))
+            own = np.square(self.within).sum(axis=1) / total  # as if one more score had shown no slope
+            ridge = np.diag(np.where(own > 0, own, 1.0))
             slopes = np.linalg.solve(self.within @ self.within.T + ridge, self.within @ whole)
             self.slopes = shrinkage.slope_share * slopes
         squares = self._sum_rows(np.square(self.left))

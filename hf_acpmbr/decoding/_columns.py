@@ -19,8 +19,7 @@ class Calibration(Configured):
     """How the first few pseudo-references are made to stand for all.
 
     Args:
-        heavy: so many that were drawn most come first: a rare one can mislead when it is the only one, and the weight
-            of these is known.
+        heavy: so many that were drawn most come first: a rare one can mislead when it is the only one.
         ridge: how far the weights may move from those of the sampling, less the larger it is.
     """
 
@@ -32,7 +31,7 @@ class Calibration(Configured):
 class Columns:
     """The pseudo-references in the order in which they are used, and weights that make the first few stand for all.
 
-    After the most drawn, they come as drawn by weight without replacement. The first d are then a sample whose
+    After the most drawn, they come as drawn by weight without replacement. The first d are then nearly a sample whose
     inclusion probabilities are known ("Summarizing data using bottom-k sketches", Cohen & Kaplan 2007), and `weights`
     starts from those. Where pseudo-references are candidates too, the scores of all candidates against the first few
     are a profile of every text, known for the whole population; `weights` are moved so that the sample's mean profile
@@ -77,11 +76,10 @@ class Columns:
         return len(self.order)
 
     def inclusion(self, depth: int) -> FloatArray:
-        """(depth,) how probable it was that each of the first came so early."""
-        certain = self.arrivals[:depth] == 0
+        """(depth,) how probable it was that each of the first came so early, by its weight."""
         with np.errstate(invalid="ignore", over="ignore"):
             chance = -np.expm1(-self.shares[self.order[:depth]] * self.arrivals[depth])
-        return np.where(certain, 1.0, chance)
+        return np.where(chance > 0, chance, 1.0)
 
     def learn(self, scores: FloatArray, rows: IntArray, size: int) -> None:
         """Take (k, d) scores of candidates `rows` (of `size`) against the first d as the profiles of their texts."""
