@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import ExitStack
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from hf_acpmbr.foreign import GenerativeModel
 from hf_acpmbr.matrix import Pairs
 from hf_acpmbr.utilities import Utility
 
@@ -56,6 +59,35 @@ def cpu_seconds(work: Callable[[], T]) -> tuple[float, T]:
     start = time.process_time()
     result = work()
     return time.process_time() - start, result
+
+
+class ForwardTime(ExitStack):
+    """Inside `with`, `seconds` grows by the CPU time of the model's forward passes, the encoder's included."""
+
+    def __init__(self, model: GenerativeModel) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        network = cast(torch.nn.Module, model)
+        encoder = getattr(model, "get_encoder", lambda: None)() if model.config.is_encoder_decoder else None
+        self._networks = [network] if encoder is None else [network, encoder]
+        self._depth = 0  # a model whose forward calls its encoder is counted once
+
+    def __enter__(self) -> ForwardTime:
+        super().__enter__()
+        for network in self._networks:
+            self.enter_context(network.register_forward_pre_hook(self._begin))
+            self.enter_context(network.register_forward_hook(self._end))
+        return self
+
+    def _begin(self, *_: object) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self.seconds -= time.process_time()
+
+    def _end(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.process_time()
 
 
 def mean_and_error(runs: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:

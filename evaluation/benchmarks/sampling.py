@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
 from hf_acpmbr.foreign import GenerativeModel
 from hf_acpmbr.sampling import SAMPLERS, Request, Samples, Truncation, source_key
 
@@ -135,15 +136,7 @@ def timed_sample(
 ) -> tuple[list[Samples], float]:
     """The samples, and the CPU time of the sampler in units of the time inside the model's forward passes."""
     drawn: list[Samples] = []
-    inside, whole = 0.0, 0.0
-
-    def enter(*_: object) -> None:
-        nonlocal inside
-        inside -= time.process_time()
-
-    def leave(*_: object) -> None:
-        nonlocal inside
-        inside += time.process_time()
+    whole = before = 0.0
 
     def decode(
         model: GenerativeModel,
@@ -153,18 +146,18 @@ def timed_sample(
         generation_config: GenerationConfig,
         **kwargs: object,
     ) -> torch.Tensor:
-        nonlocal whole
+        nonlocal whole, before
         keys = tuple(source_key(row) for row in inputs["input_ids"].tolist())
         request = Request(model, input_ids, kwargs, logits_processor, stopping_criteria, generation_config, keys)
-        start = time.process_time()
-        drawn.extend(SAMPLERS.build(sampler, truncation=truncation, max_rows=max_rows).sample(request, n))
-        whole = time.process_time() - start
+        before = inside.seconds  # of the encoder, which generate has run
+        build = SAMPLERS.build(sampler, truncation=truncation, max_rows=max_rows)
+        whole, found = cpu_seconds(lambda: build.sample(request, n))
+        drawn.extend(found)
         return input_ids
 
-    network = cast(torch.nn.Module, model)
-    with network.register_forward_pre_hook(enter), network.register_forward_hook(leave):
+    with ForwardTime(model) as inside:
         model.generate(**inputs, **settings, custom_generate=decode)
-    return drawn, whole / inside
+    return drawn, whole / (inside.seconds - before)
 
 
 def plain(
@@ -208,7 +201,8 @@ def apart(work: Callable[[], T]) -> tuple[T, float, float]:
 def compare(
     case: str, model: GenerativeModel, inputs: Inputs, settings: Settings, n: int, truncation: Truncation, rows: int
 ) -> Row:
-    """Both ways on the same inputs."""
+    """Both ways on the same inputs, after a short draw that loads what is loaded at first use."""
+    sample("prefix-sharing", model, inputs, settings, 2, truncation, rows)
     (drawn, over_forward), shared_seconds, shared_memory = apart(
         lambda: timed_sample("prefix-sharing", model, inputs, settings, n, truncation, rows)
     )

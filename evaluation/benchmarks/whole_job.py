@@ -1,11 +1,13 @@
 """From sources to choices, by mbrs and by this package: `python -m evaluation.benchmarks.whole_job --model FOLDER`.
 
 Both are started as users start them, on the same lines and model, one after the other and with one thread: mbrs by
-`mbrs-generate` and `mbrs-decode` (ε-sampling, MBR with chrF, its defaults otherwise) in an environment of its own (see
-`peers`), this package by `acpmbr translate --decoder mbr --target chrf`. CPU seconds are those of the started
-processes, loading included, which is most of it for few samples. What this package takes for sampling is timed in a run
-of its own that chooses without scoring, so its scoring is a difference of two runs and may be lost in their noise. The
-two draw their own samples, so their choices agree only as far as the samples do: how many lines agree is counted.
+`mbrs-generate` and `mbrs-decode` (ε-sampling, MBR with its faster chrF, its defaults otherwise) in an environment of
+its own (see `peers`), this package by `acpmbr translate --decoder mbr --target chrf`. CPU seconds are those of the
+started processes, loading included, which is most of it for few samples. What this package takes for sampling is timed
+in a run of its own that chooses without scoring, so its scoring is a difference of two runs and may be lost in their
+noise. The two draw their own samples, so their choices agree only as far as the samples do: how many lines agree is
+counted. The last column is the limit of our sampling: of its CPU time in a process that has loaded everything, the
+share inside the model's own forward passes. chrF has no forward pass, so no limit is given for scoring.
 """
 
 from __future__ import annotations
@@ -17,14 +19,45 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
+from evaluation.benchmarks.decoders_picture import COLOURS, MARKERS
+from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
 from evaluation.benchmarks.peers import ROOT, THREADS, Missing, peer_python
+from hf_acpmbr import ACPMBR
+from hf_acpmbr.mapping import decide_texts
+from hf_acpmbr.models import load_model
 
 HEADER = (
-    "| N | | generation, CPU s | scoring and choice, CPU s | whole job, CPU s | chrF calls | same choice |\n"
-    "|---|---|---|---|---|---|---|"
+    "| N | | generation, CPU s | scoring and choice, CPU s | whole job, CPU s | chrF calls | same choice |"
+    " forward passes in sampling |\n|---|---|---|---|---|---|---|---|"
 )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One library at N candidates per line; `same` choices and the share of `forward` passes where they are known."""
+
+    count: int
+    library: str
+    generation: float
+    scoring: float
+    calls: int
+    same: str = ""
+    forward: float | None = None
+
+    @property
+    def whole(self) -> float:
+        return self.generation + self.scoring
+
+    def __str__(self) -> str:
+        seconds = f"{self.generation:.1f} | {self.scoring:.1f} | {self.whole:.1f}"
+        share = "" if self.forward is None else f"{self.forward:.0%}"
+        return f"| {self.count:,} | {self.library} | {seconds} | {self.calls:,} | {self.same} | {share} |"
 
 
 def cpu_of(command: list[str]) -> float:
@@ -37,19 +70,23 @@ def cpu_of(command: list[str]) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def by_mbrs(binaries: Path, model: str, source: Path, count: int, folder: Path) -> tuple[float, float, list[str]]:
-    """CPU seconds of generation and of decoding, and the choices."""
+def by_mbrs(binaries: Path, model: str, source: Path, count: int, folder: Path) -> tuple[Row, list[str]]:
+    """What it took, and the choices."""
     drawn, chosen = folder / "drawn.txt", folder / "chosen.txt"
     sampling = ["--num_candidates", str(count), "--sampling", "eps", "--epsilon", "0.02"]
     generate = [str(binaries / "mbrs-generate"), str(source), "--output", str(drawn), "--model", model, *sampling]
     generation = cpu_of([*generate, "--batch_size", "1", "--quiet"])
     decode = [str(binaries / "mbrs-decode"), str(drawn), "--num_candidates", str(count), "--output", str(chosen)]
-    decoding = cpu_of([*decode, "--decoder", "mbr", "--metric", "chrf", "--metric.num_workers", "1", "--quiet"])
-    return generation, decoding, chosen.read_text(encoding="utf-8").splitlines()
+    metric = ["--metric", "chrf", "--metric.fastchrf", "true", "--metric.num_workers", "1"]
+    decoding = cpu_of([*decode, "--decoder", "mbr", *metric, "--quiet"])
+    choices = chosen.read_text(encoding="utf-8").splitlines()
+    return Row(count, "mbrs", generation, decoding, len(choices) * count**2), choices
 
 
-def by_this_package(model: str, source: Path, count: int, folder: Path) -> tuple[float, float, int, list[str]]:
-    """CPU seconds of sampling alone and of the whole job, calls, and the choices."""
+def by_this_package(
+    model: str, source: Path, count: int, folder: Path, theirs: Sequence[str] | None
+) -> tuple[Row, list[str]]:
+    """What it took, and the choices, compared with `theirs`."""
     command = [sys.executable, "-m", "hf_acpmbr", "translate", "--model", model, "--input", str(source), "--quiet"]
     command += ["--num-candidates", str(count), "--format", "jsonl"]
     sampling = cpu_of([*command, "--decoder", "map", "--output", str(folder / f"map.{count}")])
@@ -57,33 +94,84 @@ def by_this_package(model: str, source: Path, count: int, folder: Path) -> tuple
     whole = cpu_of([*command, "--decoder", "mbr", "--target", "chrf", "--output", str(output)])
     records = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     calls = sum(sum(record["calls"].values()) for record in records)
-    return sampling, whole, calls, [record["text"] for record in records]
+    ours = [record["text"] for record in records]
+    same = ""
+    if theirs is not None:
+        agreeing = sum(a.strip() == b.strip() for a, b in zip(theirs, ours, strict=True))
+        same = f"{agreeing} of {len(ours)}"
+    share = forward_share(model, source.read_text(encoding="utf-8").splitlines(), count)
+    return Row(count, "hf_acpmbr", sampling, whole - sampling, calls, same, share), ours
+
+
+def forward_share(name: str, lines: list[str], count: int) -> float:
+    """Of the CPU time of sampling all lines, the share inside the model's forward passes, after a short warm-up."""
+    model, tokenizer, generate = load_model(name, device="cpu")
+    mbr = ACPMBR(tokenizer, decoder="map", num_candidates=count)
+    decide_texts(ACPMBR(tokenizer, decoder="map", num_candidates=2), model, lines[:1], generate=generate)
+    with ForwardTime(model) as inside:
+        seconds, _ = cpu_seconds(lambda: decide_texts(mbr, model, lines, generate=generate))
+    return inside.seconds / seconds
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """CPU seconds against N, of the whole job and of generation alone, on logarithmic axes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.2, 4.2), layout="constrained")
+    for k, library in enumerate(dict.fromkeys(row.library for row in rows)):
+        own = [row for row in rows if row.library == library]
+        for label, style, costs in (
+            (f"{library}, whole job", "-", [row.whole for row in own]),
+            (f"{library}, generation alone", ":", [row.generation for row in own]),
+        ):
+            counts = [row.count for row in own]
+            axes.plot(counts, costs, color=COLOURS[k], marker=MARKERS[k], linestyle=style, label=label)
+    counts = sorted({row.count for row in rows})
+    axes.set(xscale="log", yscale="log", xlabel="N, samples per line", ylabel="CPU seconds")
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of an encoder-decoder that both libraries load")
-    parser.add_argument("--input", type=Path, required=True, help="one source per line")
+    parser.add_argument("--input", type=Path, required=True, help="one source per line; all are sampled together")
     parser.add_argument("--samples", type=int, nargs="+", default=[64, 256, 1024, 4096])
+    parser.add_argument("--mbrs-up-to", type=int, default=4096, metavar="N", help="beyond, this package runs alone")
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv-mbrs", help="of mbrs; made on first use")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--plot", type=Path, help="also draw cost against N here")
     args = parser.parse_args()
+    torch.set_num_threads(1)
+    peer = [count for count in args.samples if count <= args.mbrs_up_to]
     try:
-        binaries = peer_python(args.environment).parent
+        binaries = peer_python(args.environment).parent if peer else None
     except Missing as missing:
         print(f"mbrs cannot be compared with: {missing}", file=sys.stderr)
         return 1
     lines = len(args.input.read_text(encoding="utf-8").splitlines())
     print(f"{lines} lines, {args.model.rstrip('/').split('/')[-1]}, one thread\n\n{HEADER}")
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         for count in args.samples:
-            folder = Path(name)
-            generation, decoding, theirs = by_mbrs(binaries, args.model, args.input, count, folder)
-            sampling, whole, calls, ours = by_this_package(args.model, args.input, count, folder)
-            same = sum(a.strip() == b.strip() for a, b in zip(theirs, ours, strict=True))
-            cells = f"{generation:.1f} | {decoding:.1f} | {generation + decoding:.1f} | {lines * count**2:,}"
-            print(f"| {count} | mbrs | {cells} | |")
-            cells = f"{sampling:.1f} | {whole - sampling:.1f} | {whole:.1f} | {calls:,} | {same} of {lines}"
-            print(f"| {count} | hf_acpmbr | {cells} |", flush=True)
+            theirs = None
+            if binaries is not None and count in peer:
+                row, theirs = by_mbrs(binaries, args.model, args.input, count, Path(name))
+                rows.append(row)
+                print(row, flush=True)
+            rows.append(by_this_package(args.model, args.input, count, Path(name), theirs)[0])
+            print(rows[-1], flush=True)
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    if args.plot is not None:
+        plot(rows, args.plot)
     return 0
 
 
