@@ -52,9 +52,8 @@ class PrefixCache:
         """`cache` holds one row for each source, after the first forward pass; None for models that keep none."""
         self._own, self._cross = cache, None
         if isinstance(cache, EncoderDecoderCache):
-            self._own, self._cross = cache.self_attention_cache, cache.cross_attention_cache
+            self._own, self._cross = cache.self_attention_cache, _CrossRows(cache.cross_attention_cache)
         self._rows, self._device = rows, device
-        self._shown: tuple[IntArray, Cache] | None = None
 
     def select(self, parents: IntArray) -> PrefixCache:
         """Row k becomes a copy of row parents[k], in place; there may be more or fewer parents than rows."""
@@ -82,17 +81,24 @@ class PrefixCache:
         """The cache to hand to the model for rows that belong to `sources` (U,)."""
         if self._cross is None:
             return self._own
-        if self._shown is None or not np.array_equal(self._shown[0], sources):
-            self._shown = (sources, _cross_rows(self._cross, sources))
-        return EncoderDecoderCache(self._own, self._shown[1])
+        return EncoderDecoderCache(self._own, self._cross.show(sources))
 
 
-def _cross_rows(cross: Cache, sources: IntArray) -> Cache:
-    view = DynamicCache()
-    layers = cast("list[DynamicLayer | StaticLayer]", cross.layers)
-    states = rows_of([(layer.keys, layer.values) for layer in layers], sources)
-    for layer, (keys, values) in zip(layers, states, strict=True):
-        twin = copy.copy(layer)
-        twin.keys, twin.values = keys, values
-        view.layers.append(twin)
-    return view
+class _CrossRows:
+    """The cross-attention cache of S sources as rows see it: one cache for all passes, since they run one by one."""
+
+    def __init__(self, cross: Cache) -> None:
+        layers = cast("list[DynamicLayer | StaticLayer]", cross.layers)
+        self._states = [(layer.keys, layer.values) for layer in layers]
+        self._twins = [copy.copy(layer) for layer in layers]
+        self._view = DynamicCache()
+        self._view.layers.extend(self._twins)
+        self._shown: IntArray | None = None
+
+    def show(self, sources: IntArray) -> Cache:
+        """The cache for rows that belong to `sources` (U,), until the next call."""
+        if self._shown is None or not np.array_equal(self._shown, sources):
+            for twin, (keys, values) in zip(self._twins, rows_of(self._states, sources), strict=True):
+                twin.keys, twin.values = keys, values
+            self._shown = sources
+        return self._view

@@ -98,7 +98,7 @@ def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
 def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) -> Children:
     """Where most tokens are cut: on the survivors alone, on the host."""
     rows = found.rows
-    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    starts = np.searchsorted(rows, np.arange(rows[-1] + 1))  # every row has a survivor
     ends = np.append(starts[1:], len(rows))
     values = found.scores - np.maximum.reduceat(found.scores, starts)[rows]
     running = np.exp(values).cumsum()

@@ -78,7 +78,7 @@ class Finished:
 
     def add(self, done: Prefixes) -> None:
         """Prefixes of this source."""
-        starts = np.flatnonzero(np.diff(done.row_of, prepend=-1))
+        starts = np.searchsorted(done.row_of, np.arange(len(done)))  # every prefix has a sample
         self.token_ids += map(tuple, done.tokens.tolist())
         self._first_samples.append(done.samples[starts])
         self._counts.append(np.diff(starts, append=len(done.row_of)))

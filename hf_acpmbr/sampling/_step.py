@@ -42,6 +42,8 @@ class Step:
 
     def rows(self, start: int, end: int) -> Step:
         """A part of the rows."""
+        if start == 0 and end >= len(self.scores):
+            return self
         return self._each(lambda tensor: tensor[start:end])
 
     def to(self, device: str) -> Step:

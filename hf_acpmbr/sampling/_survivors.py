@@ -38,7 +38,7 @@ def on_host(step: Step) -> Survivors:
     logprobs = np.concatenate([part for _, part in parts])
     rows, tokens = np.divmod(places, vocabulary)
     if step.removed is not None:  # so far without the banned tokens' share of the model's probability
-        one = np.flatnonzero(np.diff(rows, prepend=-1))
+        one = np.searchsorted(rows, np.arange(size))
         normaliser = _at(step.logits, places[one]) - logprobs[one]
         logprobs -= np.logaddexp(0.0, step.removed.double().numpy() - normaliser)[rows]
     return Survivors(rows, tokens, _at(step.scores, places), logprobs)

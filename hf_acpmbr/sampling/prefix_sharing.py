@@ -122,7 +122,7 @@ class _Run:
         return np.asarray(table[position[prefixes.row_of], prefixes.samples])
 
     def _put_away(self, done: Prefixes) -> None:
-        for source in np.unique(done.sources).tolist():
+        for source in set(done.sources.tolist()):
             self.finished[source].add(done.rows(np.flatnonzero(done.sources == source)))
 
     def _passes(self, grown: Prefixes, live: IntArray, by_source: bool) -> Iterator[IntArray]:
@@ -134,5 +134,7 @@ class _Run:
             solo = np.flatnonzero(counts >= (SOLO_ROWS if np.count_nonzero(counts) > 1 else np.inf))
             groups = [*(live[sources == source] for source in solo), live[~np.isin(sources, solo)]]
         for group in groups:
-            if len(group):
+            if len(group) > self.max_rows:
                 yield from np.array_split(group, -(-len(group) // self.max_rows))
+            elif len(group):
+                yield group

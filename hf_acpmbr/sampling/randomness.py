@@ -18,8 +18,6 @@ import numpy as np
 
 from ..candidates import FloatArray
 
-_BLOCK = 1 << 64
-
 
 def source_key(token_ids: Iterable[int]) -> bytes:
     """Key of a source by its content: equal ids (without padding) have equal draws."""
@@ -35,7 +33,9 @@ class UniformStream:
     """u[i, t] of one source, made step by step and kept, since prefixes of equal length may be visited apart."""
 
     def __init__(self, seed: int, key: bytes, n: int) -> None:
-        self._key = np.frombuffer(_digest(seed, key), dtype="<u8")
+        self._philox = np.random.Philox(key=np.frombuffer(_digest(seed, key), dtype="<u8"))
+        self._start = self._philox.state
+        self._generator = np.random.Generator(self._philox)
         self._n = n
         self._steps: dict[int, FloatArray] = {}
 
@@ -44,8 +44,9 @@ class UniformStream:
         values = self._steps.get(t)
         if values is None:
             # The counter is 256 bits wide; starting at t·2^64 leaves each step 2^64 blocks that no other step reaches.
-            generator = np.random.Generator(np.random.Philox(key=self._key, counter=t * _BLOCK))
-            values = self._steps[t] = generator.random(self._n)
+            counter = np.array([0, t, 0, 0], dtype=np.uint64)
+            self._philox.state = {**self._start, "state": {**self._start["state"], "counter": counter}}
+            values = self._steps[t] = self._generator.random(self._n)
         return values
 
 

@@ -203,15 +203,21 @@ def test_an_interrupt_while_scoring_ends_all_threads() -> None:
     assert threading.active_count() == before
 
 
-def test_seconds_are_each_sources_own_share_and_not_its_waiting() -> None:
+def test_seconds_are_each_sources_own_share_and_not_its_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
     def slow(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-        time.sleep(0.05)
+        nonlocal now
+        now += 6.0
         return lengths(hypotheses, references)
 
-    start = time.perf_counter()
-    decisions = ACPMBR(target=slow, decoder="mbr").rerank_many(POOLS)
-    wall = time.perf_counter() - start
-    assert 0.09 < sum(sum(decision.seconds.values()) for decision in decisions) < 1.5 * wall
+    monkeypatch.setattr(time, "perf_counter", lambda: now)  # a clock that only scoring moves
+    pools = POOLS[:3]  # scored in one call, for which all of them wait
+    decisions = ACPMBR(target=slow, decoder="mbr").rerank_many(pools)
+    assert now == 6.0
+    pairs = np.array([len(set(texts)) ** 2 for texts in pools])
+    seconds = [sum(decision.seconds.values()) for decision in decisions]
+    np.testing.assert_allclose(seconds, 6.0 * pairs / pairs.sum())
 
 
 def test_lists_and_sources_of_other_lengths_are_refused() -> None:
