@@ -76,8 +76,10 @@ def decide(rows: Sequence[Row], candidates: Candidates, judges: Judges, source: 
 def matrix_error(row: Row, decision: Decision, judges: Judges) -> float | None:
     """MSE of what a row takes for the target's matrix; a distilled one and the target's are brought to one scale.
 
-    None where the two have opposite directions: then there is no scale for both.
+    None where the two have opposite directions: then there is no scale for both; and for rounds, which complete none.
     """
+    if row.method == "rounds":
+        return None
     if row.method != "distilled-mbr" or judges.full is None or decision.matrix is None:
         return decision.completion_error
     guide, target = judges.utilities[str(row.distilled)], judges.utilities[judges.target]
