@@ -142,10 +142,12 @@ def _sample(args: argparse.Namespace, loaded: LoadedModel) -> Sampled:
 
 
 def _pace(utility: Utility, pools: list[Candidates], pairs: int) -> Pace:
-    """Score random pairs of the first pool, after some that load the network; texts are encoded before pairs."""
-    texts = max(pools, key=len).texts
+    """Score random pairs from all pools, after some that load the network; texts are encoded before pairs."""
+    texts = [text for pool in pools for text in pool.texts]
+    sizes = np.array([len(pool) for pool in pools])
     random = np.random.default_rng(0)
-    rows, columns = (random.integers(0, len(texts), pairs + 4) for _ in "rc")
+    which = random.integers(0, len(pools), pairs + 4)
+    rows, columns = ((np.cumsum(sizes) - sizes)[which] + random.integers(0, sizes[which]) for _ in "rc")
     utility.prepare(texts, texts, "")(rows[:4], columns[:4])
     scorer = utility.prepare(texts, texts, "")
     start = time.perf_counter()
