@@ -159,8 +159,8 @@ def _pretrained(name: str, dtype: str, options: dict[str, object]) -> tuple[torc
         config = AutoConfig.from_pretrained(name, **options)
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        # Some releases (5.5) take a tokenizer without languages for the one that NLLB's files name.
-        if str(tokenizer.init_kwargs.get("tokenizer_class")).startswith("Nllb") and not hasattr(tokenizer, "src_lang"):
+        # Some releases (5.5) take a tokenizer without languages for the one that NLLB's files name, and forget it.
+        if "eng_Latn" in tokenizer.all_special_tokens and not hasattr(tokenizer, "src_lang"):
             tokenizer = AutoTokenizer.from_pretrained(name, tokenizer_type="nllb", **options)
         return family.from_pretrained(name, dtype=dtype, **options), tokenizer
 
