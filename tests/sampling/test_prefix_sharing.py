@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 from typing import Any
 
@@ -255,3 +256,12 @@ def test_settings_are_checked() -> None:
         PrefixSharing(max_rows=0)
     with pytest.raises(ValueError, match="number of samples must be at least 1, got 0"):
         draw("llama", n=0)
+
+
+def test_uniforms_of_a_step_are_the_same_in_any_order_of_steps_and_by_a_generator_of_its_own() -> None:
+    key = source_key([5, 6, 7])
+    material = hashlib.blake2b(b"3:0:" + key, digest_size=16).digest()
+    uniforms = UniformStream(3, key, 9)
+    for step in (4, 0, 7, 4, 1):
+        philox = np.random.Philox(key=np.frombuffer(material, dtype="<u8"), counter=step << 64)
+        np.testing.assert_array_equal(uniforms.step(step), np.random.Generator(philox).random(9))
