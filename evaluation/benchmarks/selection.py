@@ -7,7 +7,9 @@ sixteenth of the target's cost makes both about equal. Means over sources and se
 of sources. The picture shows regret against cost for guides that cost a half, a sixteenth, or nothing.
 
 The settings of `rounds` were chosen on `matrices/` and every second source of the embedded models; `pools_fr-en/` was
-looked at while the method was designed, the other sources of the embedded models were kept aside. Results are kept in a JSON file, and a second call goes on where the first was interrupted.
+looked at while the method was designed, the other sources of the embedded models were kept aside.
+
+Results are kept in a JSON file, and a second call goes on where the first was interrupted.
 """
 
 from __future__ import annotations
