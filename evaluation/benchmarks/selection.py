@@ -100,13 +100,15 @@ def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder] | None]]:
 def measured(case: MatrixCase, kind: str, setting: str, make: Callable[[], Decoder] | None, seed: int) -> Measured:
     candidates, drawn = case.candidates, float(case.counts.sum())
     proxy = None if kind == "none" else case.guide(kind, seed)
-    if make is None and proxy is not None:
+    if make is None:
+        if proxy is None:
+            raise ValueError("Bayesian optimisation needs a guide")
         calls = int(float(setting) * drawn)
         spent, (chosen, own, guide) = cpu_seconds(
             lambda: bayesian.choose(case.target, proxy, candidates.weights, calls, seed)
         )
         return {"regret": case.regret(chosen), "target": own / drawn, "guide": guide / drawn, "cpu": spent}
-    decoder = make() if make is not None else RoundsMBR()
+    decoder = make()
     target = MatrixUtility(case.target, candidates.texts, name="target")
     guides = [] if proxy is None else [MatrixUtility(proxy, candidates.texts, name="guide")]
     wanted = target if "target" in decoder.needs else None
