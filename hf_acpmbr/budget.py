@@ -53,3 +53,10 @@ class Budget(Configured):
 
     def __str__(self) -> str:
         return f"r{self.reduction:g}" if self.reduction is not None else f"{self.scores_per_row:g}/row"
+
+
+def budget_each(budgets: tuple[Budget, ...], guides: int) -> tuple[Budget, ...]:
+    """The budget of every guide, from one for all or one for each."""
+    if guides and len(budgets) not in (1, guides):
+        raise ValueError(f"guide_budgets has {len(budgets)} budgets for {guides} guides: give one or one each")
+    return budgets if len(budgets) == guides else budgets[:1] * guides

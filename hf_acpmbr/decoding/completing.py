@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..budget import Budget
+from ..budget import Budget, budget_each
 from ..checks import several
 from ..protocols import Completer, Observation
 from ..registry import COMPLETERS, OBSERVATIONS
@@ -106,8 +106,4 @@ class AgreementPMBR(PMBR):
         return None
 
     def budgets_for(self, guides: int) -> tuple[Budget, ...]:
-        if len(self.guide_budgets) not in (1, guides):
-            raise ValueError(
-                f"guide_budgets has {len(self.guide_budgets)} budgets for {guides} guides: give one or one each"
-            )
-        return self.guide_budgets if len(self.guide_budgets) == guides else self.guide_budgets * guides
+        return budget_each(self.guide_budgets, guides)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..budget import Budget
+from ..budget import Budget, budget_each
 from ..checks import number, optional, several
 from ..stage import nested, setting
 from ._additive import Shrinkage
@@ -69,11 +69,7 @@ class RoundsMBR(Decoder):
 
     def budgets_for(self, guides: int) -> tuple[Budget, ...]:
         """The budget of every guide."""
-        if guides and len(self.guide_budgets) not in (1, guides):
-            raise ValueError(
-                f"guide_budgets has {len(self.guide_budgets)} budgets for {guides} guides: give one or one each"
-            )
-        return self.guide_budgets if len(self.guide_budgets) == guides else self.guide_budgets[:1] * guides
+        return budget_each(self.guide_budgets, guides)
 
     @property
     def can_stop(self) -> bool:
