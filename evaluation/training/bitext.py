@@ -24,6 +24,8 @@ Tokenizer: TypeAlias = Any
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 # The shorter of M2M100's two language tables: eight language tokens instead of a hundred in the embedding matrix.
 LANGUAGE_TABLE = "wmt21"
+# Sharpness of drawn segmentations (Kudo 2018): 0 draws all alike, 1 as the unigram model has them.
+SEGMENTATION_ALPHA = 0.3
 LANGUAGE_TOKENS = [f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES[LANGUAGE_TABLE]]
 
 
@@ -84,11 +86,16 @@ class Batch:
         return self.sources.numel() + self.targets.numel()
 
 
-def encode(tokenizer: Tokenizer, texts: Sequence[str], language: str) -> list[list[int]]:
-    """`[language] pieces </s>` of each text: what the tokenizer gives, many times faster."""
+def encode(tokenizer: Tokenizer, texts: Sequence[str], language: str, sampled: bool = False) -> list[list[int]]:
+    """`[language] pieces </s>` of each text: what the tokenizer gives, many times faster.
+
+    Args:
+        sampled: draw the segmentations (sentencepiece's global generator) instead of taking the most probable ones.
+    """
     vocabulary, unknown = tokenizer.encoder, int(tokenizer.unk_token_id)
     start, end = tokenizer.get_lang_id(language), int(tokenizer.eos_token_id)
-    pieces = tokenizer.sp_model.encode(list(texts), out_type=str)
+    drawing = {"enable_sampling": True, "nbest_size": -1, "alpha": SEGMENTATION_ALPHA} if sampled else {}
+    pieces = tokenizer.sp_model.encode(list(texts), out_type=str, **drawing)
     return [[start, *(vocabulary.get(piece, unknown) for piece in row), end] for row in pieces]
 
 
@@ -107,27 +114,57 @@ def pad_rows(rows: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
 
 
 class Bitext:
-    """Both directions of a parallel corpus as token ids; example k is en→de for even k and de→en for odd k."""
+    """Both directions of a parallel corpus as token ids; example k is en→de for even k and de→en for odd k.
 
-    def __init__(self, pairs: list[tuple[str, str]], tokenizer: Tokenizer, max_length: int = 64) -> None:
-        self.pad, unknown = int(tokenizer.pad_token_id), int(tokenizer.unk_token_id)
-        english, german = (encode(tokenizer, [pair[k] for pair in pairs], name) for k, name in ((0, "en"), (1, "de")))
+    Args:
+        segmentations: part of the pairs that each epoch sees in a newly drawn segmentation.
+    """
+
+    def __init__(
+        self,
+        pairs: list[tuple[str, str]],
+        tokenizer: Tokenizer,
+        max_length: int = 64,
+        segmentations: float = 0.0,
+    ) -> None:
+        self.pad, self.tokenizer, self.max_length = int(tokenizer.pad_token_id), tokenizer, max_length
+        self.segmentations = segmentations
         # Pairs with an unknown character are dropped, so the model never learns to emit <unk>.
-        kept = [
-            (en, de)
-            for en, de in zip(english, german, strict=True)
-            if max(len(en), len(de)) <= max_length and unknown not in en and unknown not in de
-        ]
-        self.examples = [pair for en, de in kept for pair in ((en, de), (de, en))]
-        self.lengths = np.array([(len(source), len(target)) for source, target in self.examples])
+        unknown = int(tokenizer.unk_token_id)
+        self.pairs, self.encoded = [], []
+        for pair, (en, de) in zip(pairs, self._encode(pairs), strict=True):
+            if max(len(en), len(de)) <= max_length and unknown not in en and unknown not in de:
+                self.pairs.append(pair)
+                self.encoded.append((en, de))
+        self._use(self.encoded)
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def plan(self, seed: int, epoch: int, batch_tokens: int) -> list[np.ndarray]:
-        """Example indices of each batch of an epoch."""
+        """Example indices of each batch of an epoch, whose segmentations are drawn here."""
+        if self.segmentations:
+            rng = np.random.default_rng([seed, epoch, 1])
+            chosen = np.flatnonzero(rng.random(len(self.pairs)) < self.segmentations)
+            sentencepiece.set_random_generator_seed(seed * 10_007 + epoch)
+            encoded = list(self.encoded)
+            for k, drawn in zip(chosen, self._encode([self.pairs[k] for k in chosen], sampled=True), strict=True):
+                if max(map(len, drawn)) <= self.max_length:
+                    encoded[k] = drawn
+            self._use(encoded)
         return length_batches(self.lengths, batch_tokens, seed, epoch)
 
     def batch(self, indices: np.ndarray) -> Batch:
         sources, targets = zip(*(self.examples[k] for k in indices), strict=True)
         return make_batch(sources, targets, self.pad)
+
+    def _encode(
+        self, pairs: Sequence[tuple[str, str]], sampled: bool = False
+    ) -> list[tuple[list[int], list[int]]]:
+        english = encode(self.tokenizer, [pair[0] for pair in pairs], "en", sampled)
+        german = encode(self.tokenizer, [pair[1] for pair in pairs], "de", sampled)
+        return list(zip(english, german, strict=True))
+
+    def _use(self, encoded: Sequence[tuple[list[int], list[int]]]) -> None:
+        self.examples = [pair for en, de in encoded for pair in ((en, de), (de, en))]
+        self.lengths = np.array([(len(source), len(target)) for source, target in self.examples])

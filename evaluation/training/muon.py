@@ -1,4 +1,4 @@
-"""Muon in fp32: momentum whose matrix is replaced by its nearest orthogonal one (Jordan et al. 2024).
+"""Muon in any precision: momentum whose matrix is replaced by its nearest orthogonal one (Jordan et al. 2024).
 
 torch's own Muon orthogonalises in bfloat16, which processors without bf16 units emulate about a hundred times slower.
 """
@@ -40,8 +40,10 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         weight_decay: float = 0.0,
         steps: int = 3,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "steps": steps})
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -57,7 +59,8 @@ class Muon(torch.optim.Optimizer):
                 wide = update if update.shape[0] <= update.shape[1] else update.mT
                 stacks[tuple(wide.shape)].append((parameter, wide))
             for pairs in stacks.values():
-                polar = orthogonalise(torch.stack([wide for _, wide in pairs]), group["steps"])
+                stack = torch.stack([wide for _, wide in pairs]).to(self.dtype)
+                polar = orthogonalise(stack, group["steps"]).float()
                 for (parameter, _), update in zip(pairs, polar, strict=True):
                     rows, columns = parameter.shape
                     change = update if rows <= columns else update.mT

@@ -68,7 +68,9 @@ def build_optimisers(model: torch.nn.Module, args: argparse.Namespace) -> list[t
     others = [p for name, p in named if not (p.ndim == 2 and ".layer" in name)]
     adam: dict[str, Any] = {"lr": args.rate, "betas": (0.9, 0.98), "weight_decay": 0.0, "fused": True}
     if args.muon_rate > 0:
-        return [torch.optim.AdamW(others, **adam), Muon(matrices, lr=args.muon_rate, steps=args.muon_steps)]
+        dtype = torch.bfloat16 if args.bfloat16 else torch.float32
+        muon = Muon(matrices, lr=args.muon_rate, steps=args.muon_steps, dtype=dtype)
+        return [torch.optim.AdamW(others, **adam), muon]
     return [torch.optim.AdamW(others + matrices, **adam)]
 
 
@@ -93,7 +95,8 @@ class Trainer(Generic[B]):
         for optimiser, rate in zip(self.optimisers, self.rates, strict=True):
             for group in optimiser.param_groups:
                 group["lr"] = rate * factor
-        loss, count = self.loss(batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.args.bfloat16):
+            loss, count = self.loss(batch)
         mean: Any = loss / count
         mean.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -183,6 +186,11 @@ def add_training_arguments(parser: argparse.ArgumentParser, **defaults: object) 
     options.add_argument("--rate", type=float, default=3e-3, help="AdamW's peak rate")
     options.add_argument("--muon-rate", type=float, default=0.02, help="peak rate of Muon; 0: AdamW for all")
     options.add_argument("--muon-steps", type=int, default=3, help="iterations of the orthogonalisation")
+    options.add_argument(
+        "--bfloat16",
+        action="store_true",
+        help="mixed precision: twice as fast on processors with bf16 units (avx512_bf16, amx), far slower without",
+    )
     options.add_argument("--warmup", type=int, default=100, help="steps until the peak rate")
     options.add_argument("--eval-every", type=int, default=200, help="steps")
     options.add_argument("--checkpoint-minutes", type=float, default=5.0)
