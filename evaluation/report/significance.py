@@ -102,17 +102,27 @@ def _groups(results: Results) -> list[list[RowResults]]:
 
 
 def _test(results: Results, group: list[RowResults], metric: str, resamples: int) -> list[Comparison]:
-    column = f"metric:{metric}"
+    column, higher = f"metric:{metric}", results.higher_is_better(metric)
     if column in group[0].columns:
         factor = 100.0 if results.scale(metric) == 1.0 else 1.0
-        systems: list[Any] = [(row.row.key, (row.columns[column] * factor).tolist()) for row in group]
-        test = PairedTest(systems, {metric: SentenceMean(metric)}, None, "bs", resamples)
-    else:
-        texts: list[tuple[str, Sequence[str]]] = [(row.row.key, row.texts) for row in group]
-        test = PairedTest(texts, {metric: corpus_metric(metric)}, [results.references], "bs", resamples)
-    _, scores = test()
+        scores: list[Any] = [(row.row.key, (row.columns[column] * factor).tolist()) for row in group]
+        return paired_bootstrap(scores, SentenceMean(metric), None, higher, resamples)
+    texts = [(row.row.key, row.texts) for row in group]
+    return paired_bootstrap(texts, corpus_metric(metric), results.references, higher, resamples)
+
+
+def paired_bootstrap(
+    systems: Sequence[tuple[str, Sequence[str]]],
+    metric: Metric,
+    references: Sequence[str] | None,
+    higher_is_better: bool = True,
+    resamples: int = RESAMPLES,
+) -> list[Comparison]:
+    """sacreBLEU's paired bootstrap of (name, texts), the first of which is the baseline."""
+    given: Any = None if references is None else [references]
+    _, scores = PairedTest(list(systems), {"metric": metric}, given, "bs", resamples)()
     found: list[Any] = next(values for name, values in scores.items() if name != "System")
-    sign = 1.0 if results.higher_is_better(metric) else -1.0
+    sign = 1.0 if higher_is_better else -1.0
     return [
         Comparison(r.score, float(r.mean), float(r.ci), r.p_value, sign * (r.score - found[0].score) > 0) for r in found
     ]

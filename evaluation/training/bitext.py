@@ -158,9 +158,7 @@ class Bitext:
         sources, targets = zip(*(self.examples[k] for k in indices), strict=True)
         return make_batch(sources, targets, self.pad)
 
-    def _encode(
-        self, pairs: Sequence[tuple[str, str]], sampled: bool = False
-    ) -> list[tuple[list[int], list[int]]]:
+    def _encode(self, pairs: Sequence[tuple[str, str]], sampled: bool = False) -> list[tuple[list[int], list[int]]]:
         english = encode(self.tokenizer, [pair[0] for pair in pairs], "en", sampled)
         german = encode(self.tokenizer, [pair[1] for pair in pairs], "de", sampled)
         return list(zip(english, german, strict=True))

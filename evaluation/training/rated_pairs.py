@@ -20,6 +20,8 @@ from hf_acpmbr.files import write_atomically
 SPECIAL_PIECES = ("[CLS]", "[SEP]")
 # MQM has a long tail of very bad segments that would rule a squared error.
 WORST_MQM = -15.0
+# Hypotheses of one reference that a batch keeps together, so that their order can be learnt.
+GROUP = 6
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,16 @@ def train_pieces(texts: Iterable[str], path: Path, size: int, seed: int) -> None
 
 @dataclass(frozen=True)
 class PairBatch:
-    """`[CLS] reference [SEP] hypothesis [SEP]` of B pairs: ids, segments and mask (B, L), scores (B,)."""
+    """`[CLS] reference [SEP] hypothesis [SEP]` of B pairs: ids, segments and mask (B, L), scores and groups (B,).
+
+    Pairs of one group have the same reference.
+    """
 
     ids: torch.Tensor
     segments: torch.Tensor
     mask: torch.Tensor
     scores: torch.Tensor
+    groups: torch.Tensor
 
     @property
     def tokens(self) -> int:
@@ -107,14 +113,25 @@ class RatedPairs:
         self.hypotheses = [row[:room] for row in model.encode([pair.hypothesis for pair in pairs])]
         self.scores = np.array([pair.score for pair in pairs], dtype=np.float32)
         sides = zip(self.references, self.hypotheses, strict=True)
-        self.lengths = np.array([[len(reference) + len(hypothesis) + 3] for reference, hypothesis in sides])
+        self.lengths = np.array([len(reference) + len(hypothesis) + 3 for reference, hypothesis in sides])
+        numbers: dict[str, int] = {}
+        self.groups = np.array([numbers.setdefault(pair.reference, len(numbers)) for pair in pairs])
 
     def __len__(self) -> int:
         return len(self.scores)
 
     def plan(self, seed: int, epoch: int, batch_tokens: int) -> list[np.ndarray]:
-        """Pair indices of each batch of an epoch."""
-        return length_batches(self.lengths, batch_tokens, seed, epoch)
+        """Pair indices of each batch of an epoch; up to GROUP pairs with one reference, chosen anew, stay together."""
+        order = np.random.default_rng([seed, epoch, 2]).permutation(len(self))
+        order = order[np.argsort(self.groups[order], kind="stable")]
+        starts = np.flatnonzero(np.diff(self.groups[order], prepend=-1))
+        # The place of each pair within its group decides where the next part begins.
+        place = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
+        parts = np.split(order, np.flatnonzero(place % GROUP == 0)[1:])
+        longest = np.array([[self.lengths[part].max()] for part in parts])
+        sizes = np.array([len(part) for part in parts])
+        batches = length_batches(longest, batch_tokens, seed, epoch, sizes)
+        return [np.concatenate([parts[k] for k in batch]) for batch in batches]
 
     def batch(self, indices: np.ndarray) -> PairBatch:
         rows, segments = [], []
@@ -123,4 +140,5 @@ class RatedPairs:
             rows.append([self.cls, *reference, self.sep, *hypothesis, self.sep])
             segments.append([0] * (len(reference) + 2) + [1] * (len(hypothesis) + 1))
         ids = pad_rows(rows, 0)
-        return PairBatch(ids, pad_rows(segments, 0), (ids != 0).long(), torch.from_numpy(self.scores[indices]))
+        scores, groups = torch.from_numpy(self.scores[indices]), torch.from_numpy(self.groups[indices])
+        return PairBatch(ids, pad_rows(segments, 0), (ids != 0).long(), scores, groups)

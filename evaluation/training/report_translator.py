@@ -2,7 +2,8 @@
 
     python -m evaluation.training.report_translator --output evaluation/training/results
 
-Rows: greedy, beam 5, MAP (the most probable of the samples) and MBR with chrF over the same ε-samples.
+Rows: greedy, beam 5, MAP (the most probable of the samples) and full MBR with each utility over the same ε-samples, all
+compared with beam 5 by sacreBLEU's paired bootstrap.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import sacrebleu
 import torch
+from sacrebleu import BLEU, CHRF
 
 from evaluation.assets import DATA_HELP
+from evaluation.report.significance import paired_bootstrap
 from evaluation.training.bitext import Model, Tokenizer, tatoeba
 from evaluation.training.translation import load, translate
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.embedded import TRANSLATOR
 
 BATCH = 8
+BASELINE = "beam 5"
 
 
 def search_rows(
@@ -30,7 +34,7 @@ def search_rows(
 ) -> dict[str, tuple[list[str], float]]:
     """Translations and seconds of greedy and beam search."""
     result: dict[str, tuple[list[str], float]] = {}
-    for name, beams in (("greedy", 1), ("beam 5", 5)):
+    for name, beams in (("greedy", 1), (BASELINE, 5)):
         start = time.perf_counter()
         result[name] = translate(model, tokenizer, sources, *languages, beams=beams), time.perf_counter() - start
     return result
@@ -42,13 +46,15 @@ def sampling_rows(
     sources: list[str],
     languages: tuple[str, str],
     samples: int,
+    utilities: Sequence[str],
 ) -> dict[str, tuple[list[str], float]]:
-    """Translations and seconds (sampling included) of MAP and MBR over the same ε-samples."""
-    mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=samples)
-    most_probable = ACPMBR(tokenizer, decoder="map")
+    """Translations and seconds (sampling included) of MAP and of MBR with each utility over the same ε-samples."""
+    sampler = ACPMBR(tokenizer, decoder="map", num_candidates=samples)
+    rerankers = {f"MBR, {name}, {samples} samples": ACPMBR(tokenizer, target=name, decoder="mbr") for name in utilities}
+    likely = f"MAP of {samples} samples"
+    texts = {name: [""] * len(sources) for name in (likely, *rerankers)}
+    seconds = dict.fromkeys(texts, 0.0)
     tokenizer.src_lang = languages[0]
-    best, likely = [""] * len(sources), [""] * len(sources)
-    seconds = {"sampling": 0.0, "scoring": 0.0}
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     for first in range(0, len(order), BATCH):
         chosen = order[first : first + BATCH]
@@ -58,18 +64,47 @@ def sampling_rows(
             **inputs,
             forced_bos_token_id=tokenizer.get_lang_id(languages[1]),
             max_new_tokens=2 * inputs["input_ids"].shape[1] + 10,
-            custom_generate=mbr,
+            custom_generate=sampler,
             return_dict_in_generate=True,
         )
         spent = time.perf_counter() - start
-        seconds["sampling"] += output.seconds["sampling"]
-        seconds["scoring"] += spent - output.seconds["sampling"]
+        for name in texts:
+            seconds[name] += spent
         for k, i in enumerate(chosen):
-            best[i], likely[i] = output.texts[k][0], most_probable.rerank(output.candidates[k]).text
-    return {
-        f"MAP of {samples} samples": (likely, seconds["sampling"]),
-        f"MBR, chrF, {samples} samples": (best, seconds["sampling"] + seconds["scoring"]),
-    }
+            texts[likely][i] = output.texts[k][0]
+        for name, reranker in rerankers.items():
+            start = time.perf_counter()
+            for k, i in enumerate(chosen):
+                texts[name][i] = reranker.rerank(output.candidates[k]).text
+            seconds[name] += time.perf_counter() - start
+    return {name: (texts[name], seconds[name]) for name in texts}
+
+
+def table_rows(outputs: dict[str, tuple[list[str], float]], references: list[str]) -> list[dict[str, Any]]:
+    """BLEU and chrF of each output, with its difference from beam search and how likely chance alone explains it."""
+    names = [BASELINE, *(name for name in outputs if name != BASELINE)]
+    systems = [(name, outputs[name][0]) for name in names]
+    rows: dict[str, dict[str, Any]] = {name: {"search": name} for name in outputs}
+    for label, metric in (("BLEU", BLEU()), ("chrF", CHRF())):
+        found = paired_bootstrap(systems, metric, references)
+        for name, comparison in zip(names, found, strict=True):
+            difference = comparison.score - found[0].score
+            rows[name] |= {label: comparison.score, f"Δ{label}": difference, f"p {label}": comparison.p_value}
+    for name in outputs:
+        rows[name]["seconds"] = outputs[name][1]
+    return list(rows.values())
+
+
+def markdown(rows: list[dict[str, Any]]) -> list[str]:
+    """The table; p-values stand behind the differences."""
+    lines = ["| direction | search | BLEU | (Δ, p) | chrF | (Δ, p) | seconds |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        cells = [row["direction"], row["search"]]
+        for label in ("BLEU", "chrF"):
+            p = row[f"p {label}"]
+            cells += [f"{row[label]:.1f}", "" if p is None else f"{row[f'Δ{label}']:+.1f}, {p:.3f}"]
+        lines.append("| " + " | ".join([*cells, f"{row['seconds']:.0f}"]) + " |")
+    return lines
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -79,32 +114,30 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("evaluation/training/results"))
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=64, help="ε-samples for MAP and MBR; 0 leaves these rows out")
+    parser.add_argument("--utilities", nargs="*", default=["chrf", "embedded"], help="names or folders, for MBR")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(given)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     model, tokenizer = load(args.model)
     pairs = tatoeba("test", args.data)[: args.sentences]
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
     rows, examples = [], {}
     for side, languages in ((0, ("en", "de")), (1, ("de", "en"))):
-        sources, references = [pair[side] for pair in pairs], [[pair[1 - side] for pair in pairs]]
-        outputs = search_rows(model, tokenizer, sources, languages)
+        sources, references = [pair[side] for pair in pairs], [pair[1 - side] for pair in pairs]
+        outputs = {"source copied": (sources, 0.0), **search_rows(model, tokenizer, sources, languages)}
         if args.samples:
-            outputs |= sampling_rows(model, tokenizer, sources, languages, args.samples)
-        for name, (texts, seconds) in {"source copied": (sources, 0.0), **outputs}.items():
-            scores = bleu.corpus_score(texts, references).score, chrf.corpus_score(texts, references).score
-            row = {"direction": "→".join(languages), "search": name, "BLEU": scores[0], "chrF": scores[1]}
-            rows.append({**row, "seconds": seconds})
+            outputs |= sampling_rows(model, tokenizer, sources, languages, args.samples, args.utilities)
+        for row in table_rows(outputs, references):
+            rows.append({"direction": "→".join(languages), **row})
             print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
-        examples["→".join(languages)] = list(zip(sources[:10], outputs["beam 5"][0][:10], strict=True))
-    table = ["| direction | search | BLEU | chrF | seconds |", "|---|---|---|---|---|"]
-    table += [
-        f"| {row['direction']} | {row['search']} | {row['BLEU']:.1f} | {row['chrF']:.1f} | {row['seconds']:.0f} |"
-        for row in rows
-    ]
-    signatures = [str(metric.get_signature()) for metric in (bleu, chrf)]
-    lines = [f"Tatoeba test, {len(pairs)} sentences, {args.threads} thread(s).", "", *table, "", *signatures]
+        shown = [name for name in outputs if name == BASELINE or name.startswith("MBR")]
+        examples["→".join(languages)] = [
+            {"source": sources[i], "reference": references[i], **{name: outputs[name][0][i] for name in shown}}
+            for i in range(min(20, len(sources)))
+        ]
+    signatures = [str(metric.get_signature()) for metric in (BLEU(references=[["a"]]), CHRF(references=[["a"]]))]
+    title = f"Tatoeba test, {len(pairs)} sentences, {args.threads} thread(s). Differences from {BASELINE} (bootstrap)."
+    lines = [title, "", *markdown(rows), "", *signatures]
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "translator.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     record = {"sentences": len(pairs), "signatures": signatures, "rows": rows, "examples": examples}

@@ -1,4 +1,5 @@
-"""Scores the embedded utilities: agreement with BLEURT-20 and human MQM, and of the distilled ones with their target.
+"""Scores the embedded utilities: agreement with BLEURT-20 and human MQM, how often they prefer a translation to itself
+with one planted error, and the agreement of the distilled ones with their target.
 
 python -m evaluation.training.report_utility --output evaluation/training/results
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from scipy.stats import kendalltau, pearsonr
 from evaluation.assets import DATA_HELP
 from evaluation.benchmarks.measures import full_matrix
 from evaluation.training.bitext import tatoeba
+from evaluation.training.planted_errors import Planter
 from evaluation.training.rated_pairs import read_ratings
 from evaluation.training.translation import sample_translations
 from hf_acpmbr import load_utility
@@ -40,6 +43,43 @@ def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[st
             row = {"ratings": column, "utility": name, "pairs": len(pairs), "kendall": tau, "pearson": r}
             rows.append({**row, "pairs_per_second": len(pairs) / seconds})
             print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def planted_rows(data: Path | None, names: list[str], sentences: int, samples: int) -> list[dict[str, object]]:
+    """How often a human translation has a higher score than the same text with one planted error.
+
+    The references are the text itself, or samples of the translator, as in MBR: then their mean scores are compared.
+    """
+    model, tokenizer = load_translator()
+    torch.manual_seed(0)
+    corpus, test = tatoeba("train", data), tatoeba("test", data)[:sentences]
+    rows: list[dict[str, object]] = []
+    for side, languages in ((1, ("en", "de")), (0, ("de", "en"))):
+        rng, planter = random.Random(side), Planter([pair[side] for pair in corpus], languages[1])
+        planted = [planter.plant(pair[side], rng) for pair in test]
+        pools = sample_translations(model, tokenizer, [pair[1 - side] for pair in test], *languages, samples)
+        cases = [(pair[side], error, pool) for pair, error, pool in zip(test, planted, pools, strict=True) if error]
+        for name in names:
+            utility = load_utility(name)
+            sign = 1.0 if utility.higher_is_better else -1.0
+            for label, references in (
+                ("the text itself", [[t] for t, _, _ in cases]),
+                ("samples", [p for *_, p in cases]),
+            ):
+                flat = [(i, text) for i, texts in enumerate(references) for text in texts]
+                wanted = [text for _, text in flat]
+                right = utility.score([cases[i][0] for i, _ in flat], wanted)
+                wrong = utility.score([cases[i][1].text for i, _ in flat], wanted)
+                lead = np.bincount([i for i, _ in flat], sign * (right - wrong), len(cases)) > 0
+                kinds = sorted({error.kind for _, error, _ in cases})
+                of_kind = {
+                    k: float(np.mean([ok for ok, (_, e, _) in zip(lead, cases, strict=True) if e.kind == k]))
+                    for k in kinds
+                }
+                row = {"language": languages[1], "reference": label, "utility": name, "pairs": len(cases)}
+                rows.append({**row, "accuracy": float(lead.mean()), **of_kind})
+                print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
@@ -87,6 +127,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help=DATA_HELP)
     parser.add_argument("--output", type=Path, default=Path("evaluation/training/results"))
     parser.add_argument("--limit", type=int, default=10_000, help="at most so many rated pairs of each kind")
+    parser.add_argument("--planted", type=int, default=500, help="sentences of each language that get an error")
     parser.add_argument("--sentences", type=int, default=40, help="sentences whose matrices are compared")
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
@@ -95,11 +136,13 @@ def main(given: Sequence[str] | None = None) -> None:
     distilled = [name for name in UTILITIES if name != "embedded"]
     rated = rating_rows(args.data, [*STRING_METRICS, *UTILITIES], args.limit)
     compared = matrix_rows(tatoeba("test", args.data), [*distilled, *STRING_METRICS], args.sentences, args.samples)
+    planted = planted_rows(args.data, [*STRING_METRICS[:1], *UTILITIES], args.planted, samples=8)
     lines = ["With the ratings of WMT'23:", "", *markdown(rated)]
+    lines += ["", "A human translation before the same with one planted error, Tatoeba test:", "", *markdown(planted)]
     lines += ["", "With the target `embedded` over matrices of the translator's ε-samples:", "", *markdown(compared)]
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "utility.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    text = json.dumps({"ratings": rated, "matrices": compared}, indent=2)
+    text = json.dumps({"ratings": rated, "planted": planted, "matrices": compared}, indent=2)
     (args.output / "utility.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -1,8 +1,10 @@
-"""Pre-training pairs for the utility, after BLEURT (Sellam et al. 2020): broken and rephrased references with signals.
+"""Training pairs for the utility: groups of candidates of one source, rated against one reference.
 
-A reference z translates a sentence s of the other language. Its candidates c are other translations of s from the
-corpus, samples of the translator, damaged copies of z and foreign sentences. The signal joins what strings show (chrF,
-BLEU) with what the translator understands: how well s can be told from c, between an unrelated sentence (0) and z (1).
+A pool holds human translations of a sentence s, samples of the translator, copies of both with one planted error, and
+now and then a foreign sentence. The quality of a sample joins what strings show (chrF and BLEU against every human
+translation) with what the translator understands: how well s can be told from it, between an unrelated sentence (0) and
+the reference (1). A planted error costs a fixed amount. References are human translations, against which a candidate's
+score is its quality, and samples, as in MBR: there the score is the mean of its quality and its likeness to the sample.
 """
 
 from __future__ import annotations
@@ -10,38 +12,36 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from evaluation.training.bitext import Model, Tokenizer
+from evaluation.training.planted_errors import Planter
 from evaluation.training.rated_pairs import RatedPair
 from evaluation.training.translation import mean_log_likelihoods, sample_translations
 from hf_acpmbr import load_utility
 
-CHRF_SHARE, BLEU_SHARE, MEANING_SHARE = 0.4, 0.1, 0.5
+CHRF_SHARE, BLEU_SHARE = 0.6, 0.4
+MEANING_SHARE = 0.4
+MILD_COST, COST = 0.15, 0.25
 # Nats per token of the source between a true translation and an unrelated sentence.
 LEAST_SPAN = 0.5
+HUMANS = 3
+GROUP = 5
+FOREIGN = 0.2
+LANGUAGES = ("en", "de")
 
 
-def damage(text: str, words: Sequence[str], rng: random.Random) -> str:
-    """Drops, swaps, repeats or replaces some words."""
-    tokens = text.split()
-    for _ in range(rng.randint(1, max(1, len(tokens) // 3))):
-        if len(tokens) < 2:
-            break
-        i = rng.randrange(len(tokens))
-        kind = rng.random()
-        if kind < 0.3:
-            del tokens[i]
-        elif kind < 0.5:
-            j = rng.randrange(len(tokens))
-            tokens[i], tokens[j] = tokens[j], tokens[i]
-        elif kind < 0.6:
-            tokens.insert(i, tokens[i])
-        else:
-            tokens[i] = rng.choice(words)
-    return " ".join(tokens)
+@dataclass
+class Pool:
+    """The texts of one source; `quality` has every one of them."""
+
+    source: str
+    humans: list[str]
+    samples: list[str]
+    quality: dict[str, float] = field(default_factory=dict)
 
 
 class SyntheticPairs:
@@ -50,7 +50,7 @@ class SyntheticPairs:
     Args:
         pairs: (English, German) sentences; some English ones have several translations and the other way round.
         translator: (model, tokenizer).
-        samples: translator's samples for each reference.
+        samples: translator's samples for each source.
         seed: same seed and chunk, same pairs.
     """
 
@@ -58,7 +58,7 @@ class SyntheticPairs:
         self,
         pairs: Sequence[tuple[str, str]],
         translator: tuple[Model, Tokenizer],
-        samples: int = 3,
+        samples: int = 6,
         seed: int = 1,
     ) -> None:
         self.pairs, self.samples, self.seed = list(pairs), samples, seed
@@ -67,60 +67,84 @@ class SyntheticPairs:
         for pair in self.pairs:
             for side in (0, 1):
                 self.translations[side][pair[1 - side]].append(pair[side])
-        self.words = tuple(sorted({word for pair in self.pairs[::5] for word in pair[side].split()}) for side in (0, 1))
+        self.planters = [Planter([pair[side] for pair in self.pairs], LANGUAGES[side]) for side in (0, 1)]
         self.chrf, self.bleu = load_utility("chrf"), load_utility("bleu")
 
     def chunk(self, number: int, sentences: int) -> list[RatedPair]:
-        """Pairs of `sentences` references: half German, half English."""
+        """Pairs of `sentences` sources: half into German, half into English."""
         rng = random.Random(f"{self.seed}/{number}")
         torch.manual_seed(self.seed * 100_003 + number)
-        result = []
-        for side, source_language, language in ((1, "en", "de"), (0, "de", "en")):
-            chosen = rng.sample(self.pairs, sentences // 2)
-            sources, references = [pair[1 - side] for pair in chosen], [pair[side] for pair in chosen]
-            drawn = sample_translations(self.model, self.tokenizer, sources, source_language, language, self.samples)
-            rows = [
-                (k, candidate)
-                for k, samples in enumerate(drawn)
-                for candidate in sorted({*samples, *self._candidates(sources[k], references[k], side, rng)})
-                if candidate
-            ]
-            result += self._rate(sources, references, rows, language, source_language)
-        rng.shuffle(result)
-        return result
+        return [row for side in (1, 0) for row in self._one_way(rng.sample(self.pairs, sentences // 2), side, rng)]
 
-    def _candidates(self, source: str, reference: str, side: int, rng: random.Random) -> list[str]:
-        others = [text for text in self.translations[side][source] if text != reference]
-        candidates = rng.sample(others, min(2, len(others)))
-        candidates += [damage(rng.choice([reference, *others]), self.words[side], rng) for _ in range(2)]
-        if rng.random() < 0.3:
-            candidates.append(rng.choice(self.pairs)[side])
-        if rng.random() < 0.1:
-            candidates.append(reference)
-        return sorted(set(candidates))
+    def _one_way(self, chosen: list[tuple[str, str]], side: int, rng: random.Random) -> list[RatedPair]:
+        sources, references = [pair[1 - side] for pair in chosen], [pair[side] for pair in chosen]
+        languages = LANGUAGES[1 - side], LANGUAGES[side]
+        drawn = sample_translations(self.model, self.tokenizer, sources, *languages, self.samples)
+        pools = []
+        for source, reference, samples in zip(sources, references, drawn, strict=True):
+            others = sorted(set(self.translations[side][source]) - {reference})
+            humans = [reference, *rng.sample(others, min(HUMANS - 1, len(others)))]
+            pools.append(Pool(source, humans, sorted({text for text in samples if text} - {*others, reference})))
+        self._rate_samples(pools, side)
+        for pool in pools:
+            pool.quality |= dict.fromkeys(pool.humans, 1.0)
+            self._plant(pool, side, rng)
+            if rng.random() < FOREIGN:
+                pool.quality.setdefault(rng.choice(self.pairs)[side], 0.0)
+        return self._groups(pools, rng)
 
-    def _rate(
-        self,
-        sources: list[str],
-        references: list[str],
-        rows: list[tuple[int, str]],
-        language: str,
-        source_language: str,
-    ) -> list[RatedPair]:
-        """Scores of (sentence, candidate)."""
-        sentence, candidates = np.array([k for k, _ in rows]), [candidate for _, candidate in rows]
-        ours = [references[k] for k in sentence]
+    def _rate_samples(self, pools: list[Pool], side: int) -> None:
+        """Qualities of the translator's samples."""
+        rows = [(k, text) for k, pool in enumerate(pools) for text in pool.samples]
+        owner, texts = np.array([k for k, _ in rows], dtype=int), [text for _, text in rows]
+        likeness = np.full(len(rows), -np.inf)
+        for h in range(HUMANS):
+            has = [i for i, k in enumerate(owner) if h < len(pools[k].humans)]
+            scores = self.likeness([texts[i] for i in has], [pools[owner[i]].humans[h] for i in has])
+            likeness[has] = np.maximum(likeness[has], scores)
+        sources, references = [pool.source for pool in pools], [pool.humans[0] for pool in pools]
         unrelated = references[len(references) // 2 :] + references[: len(references) // 2]
 
-        def told(texts: list[str], wanted: list[str]) -> np.ndarray:
-            return mean_log_likelihoods(self.model, self.tokenizer, texts, wanted, language, source_language)
+        def told(given: list[str], wanted: list[str]) -> np.ndarray:
+            languages = LANGUAGES[side], LANGUAGES[1 - side]
+            return mean_log_likelihoods(self.model, self.tokenizer, given, wanted, *languages)
 
-        floor = told(unrelated, sources)[sentence]
-        span = told(references, sources)[sentence] - floor
-        above = told(candidates, [sources[k] for k in sentence]) - floor
-        chrf, bleu = (utility.score(candidates, ours) / utility.scale for utility in (self.chrf, self.bleu))
-        # Where even the reference says little about its source the translator has no opinion, and chrF takes its place.
-        meaning = np.where(span < LEAST_SPAN, chrf, np.clip(above / np.maximum(span, LEAST_SPAN), 0.0, 1.0))
-        scores = CHRF_SHARE * chrf + BLEU_SHARE * bleu + MEANING_SHARE * meaning
-        triples = zip(ours, candidates, scores, strict=True)
-        return [RatedPair(reference, candidate, round(float(score), 4)) for reference, candidate, score in triples]
+        floor = told(unrelated, sources)
+        span = (told(references, sources) - floor)[owner]
+        above = told(texts, [sources[k] for k in owner]) - floor[owner]
+        # Where even the reference says little about its source the translator has no opinion: strings take its place.
+        meaning = np.where(span < LEAST_SPAN, likeness, np.clip(above / np.maximum(span, LEAST_SPAN), 0.0, 1.0))
+        for k, text, quality in zip(
+            owner, texts, (1 - MEANING_SHARE) * likeness + MEANING_SHARE * meaning, strict=True
+        ):
+            pools[k].quality[text] = float(quality)
+
+    def _plant(self, pool: Pool, side: int, rng: random.Random) -> None:
+        """Copies with one error of a human translation and of a sample, and of a human one once more."""
+        for origins in (pool.humans, pool.samples or pool.humans, pool.humans):
+            origin = rng.choice(origins)
+            planted = self.planters[side].plant(origin, rng)
+            if planted:
+                cost = MILD_COST if planted.mild else COST
+                pool.quality.setdefault(planted.text, max(0.0, pool.quality[origin] - cost))
+
+    def _groups(self, pools: list[Pool], rng: random.Random) -> list[RatedPair]:
+        """Candidates of each pool against its reference, another human translation and a sample."""
+        rows: list[tuple[Pool, str, str]] = []
+        for pool in pools:
+            chosen = [*pool.humans[:2], *rng.sample(pool.samples, min(1, len(pool.samples)))]
+            for reference in chosen:
+                texts = rng.sample(sorted(pool.quality), min(GROUP, len(pool.quality)))
+                rows += [(pool, reference, text) for text in texts]
+        likeness = self.likeness([text for _, _, text in rows], [reference for _, reference, _ in rows])
+        result = []
+        for (pool, reference, text), alike in zip(rows, likeness, strict=True):
+            quality = pool.quality[text]
+            score = quality if reference in pool.humans else (quality + float(alike)) / 2
+            result.append(RatedPair(reference, text, round(score, 4)))
+        return result
+
+    def likeness(self, texts: list[str], references: list[str]) -> np.ndarray:
+        """What strings show of a text's likeness to another one, 0 to 1."""
+        chrf, bleu = (utility.score(texts, references) / utility.scale for utility in (self.chrf, self.bleu))
+        return np.asarray(CHRF_SHARE * chrf + BLEU_SHARE * bleu)

@@ -43,7 +43,7 @@ def build_model(tokenizer: Tokenizer, args: argparse.Namespace) -> Model:
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.eos_token_id,
     )
-    # For sentences of some twenty pieces plain products are faster than fused attention, in the backward pass above all.
+    # For some twenty pieces plain products are faster than fused attention, in the backward pass above all.
     config._attn_implementation = "eager"
     model: Model = M2M100ForConditionalGeneration(config)
     # Residual branches that start at zero let a pre-norm network train at a high rate from the first step.

@@ -2,6 +2,8 @@
 
     python -m evaluation.training.train_utility --translator FOLDER --output FOLDER
 
+`--init FOLDER` starts from an exported utility instead of pre-training.
+
 Every stage keeps what it has made in the output folder and continues there when the command is given again.
 """
 
@@ -26,7 +28,16 @@ from evaluation.training.rated_pairs import (
 from evaluation.training.synthetic_pairs import SyntheticPairs
 from evaluation.training.trainer import add_training_arguments, prepare_process
 from evaluation.training.translation import load
-from evaluation.training.utility_network import PIECES, POSITIONS, SIZES, build_network, export, fit, translator_vectors
+from evaluation.training.utility_network import (
+    PIECES,
+    POSITIONS,
+    SIZES,
+    build_network,
+    export,
+    fit,
+    load_network,
+    translator_vectors,
+)
 
 
 def synthetic_chunks(args: argparse.Namespace) -> list[list[RatedPair]]:
@@ -68,6 +79,7 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help=DATA_HELP)
     parser.add_argument("--translator", type=Path, default=Path("hf_acpmbr/embedded/translator"))
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--init", type=Path, help="exported utility to start from, with its vocabulary")
     parser.add_argument("--chunks", type=int, default=12, help="chunks of synthetic pairs, the last one held out")
     parser.add_argument("--chunk-sentences", type=int, default=2000)
     parser.add_argument("--pieces", type=int, default=PIECES, help="size of the vocabulary")
@@ -85,21 +97,24 @@ def main(given: Sequence[str] | None = None) -> None:
     *chunks, dev = synthetic_chunks(args)
     synthetic = [pair for chunk in chunks for pair in chunk]
     ratings, held_out = split_by_reference(training_ratings(args.data), args.held_out, args.seed)
-    pieces = args.output / "spm.model"
+    pieces = args.init / "spm.model" if args.init else args.output / "spm.model"
     if not pieces.exists():
         shuffled = random.Random(args.seed).sample(synthetic, min(len(synthetic), 30_000))
         shuffled += random.Random(args.seed).sample(ratings, min(len(ratings), 5_000))
         texts = (text for pair in shuffled for text in (pair.reference, pair.hypothesis))
         train_pieces(texts, pieces, args.pieces, args.seed)
-    network = build_network(SIZES["embedded"], args.pieces, translator_vectors(pieces, args.translator))
     bleurt = set(read_ratings(args.data, "bleurt20", "train"))
     checks = {
         "synthetic": RatedPairs(dev[:3000], pieces, POSITIONS),
         "bleurt": RatedPairs([pair for pair in held_out if pair in bleurt], pieces, POSITIONS),
         "mqm": RatedPairs([pair for pair in held_out if pair not in bleurt], pieces, POSITIONS),
     }
-    first = stage_arguments(args, args.pretrain_minutes)
-    fit(network, RatedPairs(synthetic, pieces, POSITIONS), checks, first, args.output / "pretraining")
+    if args.init:
+        network = load_network(args.init, SIZES["embedded"])
+    else:
+        network = build_network(SIZES["embedded"], args.pieces, translator_vectors(pieces, args.translator))
+        first = stage_arguments(args, args.pretrain_minutes)
+        fit(network, RatedPairs(synthetic, pieces, POSITIONS), checks, first, args.output / "pretraining")
     replay = random.Random(args.seed).sample(synthetic, min(len(synthetic), int(args.replay * len(ratings))))
     mixed = RatedPairs(ratings + replay, pieces, POSITIONS)
     second = stage_arguments(args, args.finetune_minutes, rate=args.rate / 3, muon_rate=args.muon_rate / 3)

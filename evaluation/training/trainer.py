@@ -28,23 +28,27 @@ B = TypeVar("B", bound=Batch)
 Loss = Callable[[B], tuple[torch.Tensor, int]]
 
 
-def length_batches(lengths: np.ndarray, batch_tokens: int, seed: int, epoch: int) -> list[np.ndarray]:
+def length_batches(
+    lengths: np.ndarray, batch_tokens: int, seed: int, epoch: int, rows: np.ndarray | None = None
+) -> list[np.ndarray]:
     """Indices of each batch of one epoch: shuffled examples of nearly equal lengths, so that little is padded.
 
     Args:
         lengths: (n, k) lengths of the k sequences of each example; a batch costs rows × the longest total.
         batch_tokens: at most this cost.
+        rows: (n,) rows of each example; one unless given.
     """
+    rows = np.ones(len(lengths), dtype=int) if rows is None else rows
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths))
     order = order[np.lexsort(lengths[order].T[::-1])]
-    batches, first, longest = [], 0, 0
+    batches, first, longest, height = [], 0, 0, 0
     for i, k in enumerate(order):
         total = int(lengths[k].sum())
-        longest = max(longest, total)
-        if i > first and longest * (i - first + 1) > batch_tokens:
+        longest, height = max(longest, total), height + int(rows[k])
+        if i > first and longest * height > batch_tokens:
             batches.append(order[first:i])
-            first, longest = i, total
+            first, longest, height = i, total, int(rows[k])
     batches.append(order[first:])
     return [batches[i] for i in rng.permutation(len(batches))]
 

@@ -33,6 +33,9 @@ KEPT_SETTINGS = (
 )
 PIECES = 4000
 POSITIONS = 320
+# The ranking loss: differences of scores that count, the lead that is asked for at most, and how soon it is felt.
+LEAST_DIFFERENCE, MARGIN, SOFTNESS = 0.02, 0.1, 0.03
+RANKING_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -152,18 +155,40 @@ def predict(network: Model, batch: PairBatch) -> torch.Tensor:
     return scores
 
 
-def squared_error(network: Model, batch: PairBatch) -> tuple[torch.Tensor, int]:
-    """Sum of the squared errors on a 0–10 scale, and how many there are."""
-    return (100 * (predict(network, batch) - batch.scores).square()).sum(), len(batch.scores)
+def training_loss(network: Model, batch: PairBatch) -> tuple[torch.Tensor, int]:
+    """Squared errors on a 0–10 scale plus a ranking loss within the groups, summed over the pairs, and their number."""
+    scores = predict(network, batch).float()
+    squared = (100 * (scores - batch.scores).square()).sum()
+    better = batch.scores[:, None] - batch.scores[None]
+    ordered = (batch.groups[:, None] == batch.groups[None]) & (better > LEAST_DIFFERENCE)
+    if not ordered.any():
+        return squared, len(scores)
+    # How far the better one of two hypotheses is ahead of where it should be, at most MARGIN.
+    ahead = (scores[:, None] - scores[None] - better.clamp(max=MARGIN))[ordered]
+    ranking = torch.nn.functional.softplus(-ahead / SOFTNESS).mean()
+    return squared + RANKING_SHARE * len(scores) * ranking, len(scores)
+
+
+def ordered_pairs(scores: np.ndarray, wanted: np.ndarray, groups: np.ndarray) -> float:
+    """The share of pairs within a group, with scores that differ, whose order is the wanted one."""
+    right = total = 0
+    for group in np.unique(groups):
+        rows = groups == group
+        difference = np.subtract.outer(wanted[rows], wanted[rows]) > LEAST_DIFFERENCE
+        right += int((np.subtract.outer(scores[rows], scores[rows])[difference] > 0).sum())
+        total += int(difference.sum())
+    return right / max(1, total)
 
 
 def correlation(network: Model, data: RatedPairs, name: str) -> dict[str, float]:
-    """Pearson correlation and mean squared error (on a 0–100 scale) over rated pairs."""
+    """Pearson correlation, mean squared error (on a 0–100 scale) and pairs in order over rated pairs."""
     scores = np.empty(len(data))
     for indices in data.plan(seed=0, epoch=0, batch_tokens=8192):
         scores[indices] = predict(network, data.batch(indices)).double().numpy()
     error = float(np.mean(np.square(100 * (scores - data.scores))))
-    return {f"pearson_{name}": float(np.corrcoef(scores, data.scores)[0, 1]), f"mse_{name}": error}
+    order = ordered_pairs(scores, data.scores, data.groups)
+    pearson = float(np.corrcoef(scores, data.scores)[0, 1])
+    return {f"pearson_{name}": pearson, f"mse_{name}": error, f"ordered_{name}": order}
 
 
 def fit(
@@ -175,12 +200,26 @@ def fit(
 ) -> None:
     """Train to the end of the budget in `args`, with checkpoint and curve in `folder`."""
     print(f"{len(train)} pairs, {train.lengths.sum()} tokens per epoch", flush=True)
-    Trainer[PairBatch](network, lambda batch: squared_error(network, batch), args).run(
+    Trainer[PairBatch](network, lambda batch: training_loss(network, batch), args).run(
         lambda epoch: train.plan(args.seed, epoch, args.batch_tokens),
         train.batch,
         lambda: {k: v for name, data in held_out.items() for k, v in correlation(network, data, name).items()},
         folder,
     )
+
+
+def load_network(folder: Path, size: Size) -> Model:
+    """A network with the weights of an exported folder, which must be of this size, in fp32."""
+    weights = load_file(folder / "model.safetensors")
+    network = build_network(size, len(weights["bleurt.embeddings.word_embeddings.weight"]))
+    names = {
+        key.replace("embedding_projection.", "embedding_hidden_mapping_in.").replace(
+            "bleurt.", "rembert."
+        ): value.float()
+        for key, value in weights.items()
+    }
+    network.load_state_dict(names)
+    return network
 
 
 def export(network: Model, pieces: Path, folder: Path) -> None:

@@ -61,6 +61,7 @@ def training_options() -> Namespace:
         rate=1e-2,
         muon_rate=0.02,
         muon_steps=3,
+        bfloat16=False,
         warmup=2,
         eval_every=1000,
         checkpoint_minutes=1000.0,

@@ -57,3 +57,22 @@ def test_both_directions_are_there(tokenizer: M2M100Tokenizer, pairs: list[tuple
 
 def test_unknown_characters_are_left_out_of_training(tokenizer: M2M100Tokenizer) -> None:
     assert len(Bitext([("I see 漢字.", "Ich sehe."), ("I see.", "Ich sehe.")], tokenizer)) == 2
+
+
+def test_segmentations_are_drawn_anew_each_epoch_and_read_the_same(
+    tokenizer: M2M100Tokenizer, pairs: list[tuple[str, str]]
+) -> None:
+    plain = Bitext(pairs, tokenizer)
+    data = Bitext(pairs, tokenizer, segmentations=0.5)
+
+    def segmented(epoch: int) -> list[tuple[list[int], list[int]]]:
+        data.plan(seed=3, epoch=epoch, batch_tokens=150)
+        return list(data.examples)
+
+    first = segmented(0)
+    changed = sum(drawn != best for drawn, best in zip(first, plain.examples, strict=True)) / len(first)
+    assert 0.2 < changed <= 0.6
+    for drawn, best in zip(first, plain.examples, strict=True):
+        assert [tokenizer.decode(ids) for ids in drawn] == [tokenizer.decode(ids) for ids in best]
+    assert first != segmented(1)
+    assert first == segmented(0)

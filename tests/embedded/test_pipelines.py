@@ -48,9 +48,11 @@ def translator_folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def test_the_translator_continues_from_its_export(translator_folder: Path, data: Path, tmp_path: Path) -> None:
     command = ["--data", str(data), "--output", str(tmp_path), "--init", str(translator_folder)]
-    train_translator.main([*command, "--dev-sentences", "4", "--dropout", "0.1", *FEW_STEPS])
+    sizes = ["--vocabulary", "80", "--width", "16", "--heads", "2", "--feed-forward", "32", "--encoder-layers", "4"]
+    options = ["--dev-sentences", "4", "--dropout", "0.1", "--segmentations", "0.5", "--bfloat16", *FEW_STEPS]
+    train_translator.main([*command, *sizes, *options])
     settings = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert settings["dropout"] == 0.1
+    assert (settings["dropout"], settings["encoder_layers"]) == (0.1, 4)
     assert AutoTokenizer.from_pretrained(tmp_path / "model").src_lang == "en"
 
 
@@ -58,13 +60,12 @@ def test_the_translator_is_reported(translator_folder: Path, data: Path, tmp_pat
     options = ["--data", str(data), "--model", str(translator_folder), "--output", str(tmp_path)]
     report_translator.main([*options, "--samples", "2"])
     rows = json.loads((tmp_path / "translator.json").read_text())["rows"]
-    assert [row["search"] for row in rows if row["direction"] == "en→de"] == [
-        "source copied",
-        "greedy",
-        "beam 5",
-        "MAP of 2 samples",
-        "MBR, chrF, 2 samples",
-    ]
+    german = {row["search"]: row for row in rows if row["direction"] == "en→de"}
+    drawn = ["MAP of 2 samples", "MBR, chrf, 2 samples", "MBR, embedded, 2 samples"]
+    assert list(german) == ["source copied", "greedy", "beam 5", *drawn]
+    assert german["beam 5"]["p BLEU"] is None
+    for row in german.values():
+        assert row["ΔchrF"] == pytest.approx(row["chrF"] - german["beam 5"]["chrF"])
 
 
 def test_the_utility_is_trained_and_distilled(translator_folder: Path, data: Path, tmp_path: Path) -> None:
@@ -75,6 +76,9 @@ def test_the_utility_is_trained_and_distilled(translator_folder: Path, data: Pat
     assert {"pearson_synthetic", "pearson_bleurt", "pearson_mqm"} <= set(
         json.loads((target / "finetuning" / "curve.jsonl").read_text().splitlines()[-1])
     )
+    again = ["--output", str(tmp_path / "again"), "--init", str(target / "model"), "--held-out", "10"]
+    train_utility.main([*common, *again, *FEW_STEPS])
+    assert not (tmp_path / "again" / "pretraining").exists()
     student = tmp_path / "student"
     sizes = ["--size", "embedded-d2", "--target", str(target / "model"), "--output", str(student)]
     distill_utility.main([*common, *sizes, "--pairs-per-source", "3", *FEW_STEPS])

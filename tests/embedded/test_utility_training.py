@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,16 +14,23 @@ import torch
 from safetensors.torch import load_file
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
-from evaluation.training.rated_pairs import RatedPair, RatedPairs, cached_chunks, train_pieces
-from evaluation.training.synthetic_pairs import SyntheticPairs, damage
+from evaluation.training.planted_errors import Planter
+from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached_chunks, train_pieces
+from evaluation.training.synthetic_pairs import SyntheticPairs
 from evaluation.training.train_utility import split_by_reference
 from evaluation.training.utility_network import (
+    MARGIN,
+    RANKING_SHARE,
     SIZES,
+    SOFTNESS,
     build_network,
     correlation,
     export,
     fit,
+    load_network,
+    ordered_pairs,
     predict,
+    training_loss,
     translator_vectors,
 )
 from hf_acpmbr import load_utility
@@ -137,19 +146,94 @@ def test_held_out_references_are_not_trained_on(rated: list[RatedPair]) -> None:
     assert not {pair.reference for pair in train} & {pair.reference for pair in held_out}
 
 
-def test_damage_changes_the_words_of_long_texts() -> None:
-    rng = random.Random(0)
-    text = "one two three four five six seven eight nine"
-    damaged = [damage(text, ["zero"], rng) for _ in range(50)]
-    assert sum(other != text for other in damaged) > 40
-    assert all(set(other.split()) <= {*text.split(), "zero"} for other in damaged)
+def test_a_planted_error_changes_one_thing_and_the_kind_says_what(pairs: list[tuple[str, str]]) -> None:
+    rng, planter = random.Random(0), Planter([*(pair[1] for pair in pairs), "Wir sehen ein Kaufhaus."], "de")
+    text = "Mein Bruder kaufe das alte Buch."
+    found = [planter.plant(text, rng) for _ in range(300)]
+    by_kind = {
+        error.kind: {other.text for other in found if other and other.kind == error.kind} for error in found if error
+    }
+    assert by_kind.keys() == planter.kinds.keys()
+    assert all(text not in texts for texts in by_kind.values())
+    assert by_kind["missing"] <= {
+        "Bruder kaufe das alte Buch.",
+        "Mein kaufe das alte Buch.",
+        "Mein Bruder das alte Buch.",
+        "Mein Bruder kaufe alte Buch.",
+        "Mein Bruder kaufe das Buch.",
+        "Mein Bruder kaufe das alte.",
+    }
+    assert "Mein Bruder kaufe das alte Buch Buch." in by_kind["doubled"]
+    assert {"Mein Bruder Kaufe das alte Buch.", "Mein bruder kaufe das alte Buch."} <= by_kind["case"]
+    assert "Mein Bruder kaufe den alte Buch." in by_kind["article"]
+    assert "Mein Bruder das kaufe alte Buch." in by_kind["swapped"]
+    assert "Mein Bruder mag das alte Buch." in by_kind["fitting word"]
+    assert by_kind["related word"] == {"Mein Bruder Kaufhaus das alte Buch."}
+    assert planter.plant("", rng) is None
 
 
-def test_synthetic_scores_are_one_for_equal_texts_and_between_otherwise(
+def test_synthetic_scores_know_humans_errors_and_equal_texts(
     translator: M2M100ForConditionalGeneration, tokenizer: M2M100Tokenizer, pairs: list[tuple[str, str]]
 ) -> None:
-    maker = SyntheticPairs(pairs, (translator, tokenizer), samples=1, seed=1)
-    made = maker.chunk(0, 12)
-    assert made == maker.chunk(0, 12)
-    assert all(-1e-6 <= pair.score <= 1 + 1e-6 for pair in made)
-    assert all(pair.score == pytest.approx(1.0) for pair in made if pair.reference == pair.hypothesis)
+    maker = SyntheticPairs(pairs, (translator, tokenizer), samples=2, seed=1)
+    made = maker.chunk(0, 24)
+    assert made == maker.chunk(0, 24)
+    assert all(0 <= pair.score <= 1 for pair in made)
+    humans = {text for pair in pairs for text in pair}
+    equal = [pair for pair in made if pair.reference == pair.hypothesis]
+    assert {pair.score for pair in equal if pair.reference in humans} == {1.0}
+    samples = [pair for pair in equal if pair.reference not in humans]
+    assert samples
+    assert all(0.5 <= pair.score < 1 for pair in samples)  # like itself, and no human translation
+    assert {0.75, 0.85} <= {pair.score for pair in made if pair.reference in humans}
+
+
+def test_pairs_of_one_reference_stay_together(pieces: Path, pairs: list[tuple[str, str]]) -> None:
+    rated = [RatedPair(pairs[k % 9][1], pairs[k][1], k / 100) for k in range(90)]
+    data = RatedPairs(rated, pieces, 320)
+    plan = data.plan(seed=1, epoch=0, batch_tokens=400)
+    assert sorted(np.concatenate(plan).tolist()) == list(range(90))
+    for indices in plan:
+        batch = data.batch(indices)
+        assert [rated[k].reference for k in indices] == [
+            rated[np.flatnonzero(data.groups == g)[0]].reference for g in batch.groups
+        ]
+    # Ten hypotheses of a reference make one part of GROUP and one of the rest, each within one batch.
+    places = {k: b for b, indices in enumerate(plan) for k in indices}
+    for group in range(9):
+        counts = np.unique([places[k] for k in np.flatnonzero(data.groups == group)], return_counts=True)[1]
+        assert sorted(counts) in ([10 - GROUP, GROUP], [10])
+    other = data.plan(seed=1, epoch=1, batch_tokens=400)
+    assert {frozenset(indices) for indices in plan} != {frozenset(indices) for indices in other}
+
+
+def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(pieces: Path) -> None:
+    texts = ["Ich sehe Brot.", "Ich mag Brot.", "Er mag nichts."]
+    rated = [RatedPair("Ich sehe Brot.", text, score) for text, score in zip(texts, (1.0, 0.6, 0.1), strict=True)]
+    rated += [RatedPair("Er mag nichts.", texts[0], 0.9)]
+    batch = RatedPairs(rated, pieces, 320).batch(np.arange(4))
+
+    def loss(scores: list[float]) -> float:
+        network = SimpleNamespace(logits=torch.tensor(scores)[:, None])
+        found, count = training_loss(lambda **_: network, batch)
+        return float(found) / count
+
+    def expected(scores: list[float]) -> float:
+        total = sum(100 * (s - r.score) ** 2 for s, r in zip(scores, rated, strict=True)) / 4
+        leads = [
+            (scores[i] - scores[j]) - min(MARGIN, rated[i].score - rated[j].score) for i, j in ((0, 1), (0, 2), (1, 2))
+        ]
+        return total + RANKING_SHARE * sum(math.log1p(math.exp(-lead / SOFTNESS)) for lead in leads) / 3
+
+    for scores in ([1.0, 0.6, 0.1, 0.9], [0.6, 0.7, 0.5, 0.2]):
+        assert loss(scores) == pytest.approx(expected(scores), rel=1e-5)
+    assert ordered_pairs(np.array([0.6, 0.7, 0.5, 0.2]), np.array([1, 0.6, 0.1, 0.9]), np.array([0, 0, 0, 1])) == 2 / 3
+
+
+def test_an_exported_network_is_loaded_as_it_was(pieces: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = build_network(SIZES["embedded-d2"], 56)
+    export(network, pieces, tmp_path)
+    loaded = load_network(tmp_path, SIZES["embedded-d2"])
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(loaded.state_dict()[name], value.half().float(), rtol=0, atol=0)
