@@ -34,8 +34,10 @@ KEPT_SETTINGS = (
 PIECES = 4000
 POSITIONS = 320
 # The ranking loss: differences of scores that count, the lead that is asked for at most, and how soon it is felt.
-LEAST_DIFFERENCE, MARGIN, SOFTNESS = 0.02, 0.1, 0.03
-RANKING_SHARE = 0.5
+LEAST_DIFFERENCE, MARGIN, SOFTNESS = 0.02, 0.1, 0.05
+RANKING_SHARE = 0.3
+# Small differences of human ratings are mostly noise: pairs weigh by their difference, up to this one.
+FULL_WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,8 @@ def training_loss(network: Model, batch: PairBatch) -> tuple[torch.Tensor, int]:
         return squared, len(scores)
     # How far the better one of two hypotheses is ahead of where it should be, at most MARGIN.
     ahead = (scores[:, None] - scores[None] - better.clamp(max=MARGIN))[ordered]
-    ranking = torch.nn.functional.softplus(-ahead / SOFTNESS).mean()
+    weights = better[ordered].clamp(max=FULL_WEIGHT) / FULL_WEIGHT
+    ranking = (weights * torch.nn.functional.softplus(-ahead / SOFTNESS)).mean()
     return squared + RANKING_SHARE * len(scores) * ranking, len(scores)
 
 

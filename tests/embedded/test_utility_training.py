@@ -19,6 +19,7 @@ from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached
 from evaluation.training.synthetic_pairs import SyntheticPairs
 from evaluation.training.train_utility import split_by_reference
 from evaluation.training.utility_network import (
+    FULL_WEIGHT,
     MARGIN,
     RANKING_SHARE,
     SIZES,
@@ -209,7 +210,7 @@ def test_pairs_of_one_reference_stay_together(pieces: Path, pairs: list[tuple[st
 
 def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(pieces: Path) -> None:
     texts = ["Ich sehe Brot.", "Ich mag Brot.", "Er mag nichts."]
-    rated = [RatedPair("Ich sehe Brot.", text, score) for text, score in zip(texts, (1.0, 0.6, 0.1), strict=True)]
+    rated = [RatedPair("Ich sehe Brot.", text, score) for text, score in zip(texts, (1.0, 0.9, 0.1), strict=True)]
     rated += [RatedPair("Er mag nichts.", texts[0], 0.9)]
     batch = RatedPairs(rated, pieces, 320).batch(np.arange(4))
 
@@ -220,12 +221,14 @@ def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(piece
 
     def expected(scores: list[float]) -> float:
         total = sum(100 * (s - r.score) ** 2 for s, r in zip(scores, rated, strict=True)) / 4
-        leads = [
-            (scores[i] - scores[j]) - min(MARGIN, rated[i].score - rated[j].score) for i, j in ((0, 1), (0, 2), (1, 2))
-        ]
-        return total + RANKING_SHARE * sum(math.log1p(math.exp(-lead / SOFTNESS)) for lead in leads) / 3
+        ranking = 0.0
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            better = rated[i].score - rated[j].score
+            lead = scores[i] - scores[j] - min(MARGIN, better)
+            ranking += min(1.0, better / FULL_WEIGHT) * math.log1p(math.exp(-lead / SOFTNESS)) / 3
+        return total + RANKING_SHARE * ranking
 
-    for scores in ([1.0, 0.6, 0.1, 0.9], [0.6, 0.7, 0.5, 0.2]):
+    for scores in ([1.0, 0.9, 0.1, 0.9], [0.6, 0.7, 0.5, 0.2]):
         assert loss(scores) == pytest.approx(expected(scores), rel=1e-5)
     assert ordered_pairs(np.array([0.6, 0.7, 0.5, 0.2]), np.array([1, 0.6, 0.1, 0.9]), np.array([0, 0, 0, 1])) == 2 / 3
 
