@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from transformers import Cache
 
 from ..candidates import IntArray
 from ._cache import PrefixCache
-from ._transformers import fresh_cache, grown_by_one, prefill
+from ._transformers import fresh_cache, grown_by_one, prefill, renamed_only
 from .base import Request, arguments_of
 
 
@@ -24,6 +26,7 @@ class Forward:
         self._start = {name: value for name, value in request.model_kwargs.items() if name != "past_key_values"}
         self._grown: tuple[int, dict[str, object]] = (0, self._start)
         self._grows = True
+        self._names: dict[str, str] | None = None  # of what `forward` takes in what it is prepared from
         self._made: tuple[IntArray, dict[str, object]] | None = None
 
     def first(self) -> tuple[torch.Tensor, PrefixCache]:
@@ -42,14 +45,25 @@ class Forward:
         model = self._request.model
         past = cache.for_rows(sources)
         kwargs = self._arguments(ids.shape[1] - self._request.input_ids.shape[1], sources)
-        inputs = model.prepare_inputs_for_generation(
+        inputs = self._inputs(ids, past, kwargs)
+        return model(**inputs, return_dict=True).logits.select(1, -1).float()
+
+    def _inputs(self, ids: torch.Tensor, past: Cache | None, kwargs: dict[str, object]) -> Mapping[str, object]:
+        """What the model's forward takes, as its own method prepares it."""
+        if self._names is not None:
+            given = {**kwargs, "past_key_values": past}
+            last = ids[:, -1:].clone(memory_format=torch.contiguous_format)
+            return {"decoder_input_ids": last} | {name: given[own] for name, own in self._names.items()}
+        inputs = self._request.model.prepare_inputs_for_generation(
             ids,
             next_sequence_length=None if past is None else 1,
             past_key_values=past,
             is_first_iteration=False,
             **kwargs,
         )
-        return model(**inputs, return_dict=True).logits.select(1, -1).float()
+        if past is not None and not self._grows:
+            self._names = renamed_only(self._request, {**kwargs, "past_key_values": past}, inputs)
+        return inputs
 
     def _arguments(self, tokens: int, sources: IntArray) -> dict[str, object]:
         """Model arguments of the rows that belong to `sources` (U,), after so many new tokens."""
