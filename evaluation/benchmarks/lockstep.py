@@ -3,8 +3,8 @@
 The same lists of candidates are decided one by one and in lockstep. The utilities are BLEURT's tokens and batches with
 a network that costs next to nothing, on an artificial device that charges a fixed time per batch, as an accelerator
 does for batches too small to fill it (the process sleeps meanwhile, so that another thread can compute). Shown are the
-batches and how full they are, how long the device was busy and idle, and what completion took. That the choices are the
-same is counted, not assumed.
+batches, how full they are and how few the tokens would fill, how long the device was busy and idle, the CPU time of the
+process, and what completion took. That the choices are the same is counted, not assumed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 
 from evaluation.assets import DATA_OR_BUILTIN_HELP
 from evaluation.benchmarks.candidate_lists import candidate_lists
+from evaluation.benchmarks.measures import cpu_seconds
 from hf_acpmbr import Recipe
 from hf_acpmbr.decoding import Decision
 from hf_acpmbr.embedded import UTILITIES
@@ -28,9 +29,10 @@ from hf_acpmbr.utilities.bleurt import BLEURT
 from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork
 from hf_acpmbr.utilities.checkpoints import read_config
 
+_OF_EACH = "batches | at least | full | pairs in each"
 HEADER = (
-    "| decoder | | target batches | pairs in each | guide batches | pairs in each | wall s | device busy s | idle |"
-    " completion s |\n|---|---|---|---|---|---|---|---|---|---|"
+    f"| decoder | | target {_OF_EACH} | guide {_OF_EACH} | wall s | device busy s | idle | CPU s | completion s |\n"
+    f"|{'---|' * 15}"
 )
 
 
@@ -55,6 +57,7 @@ class ArtificialDevice(BLEURT):
         super().__init__(str(UTILITIES[name]), name=name, batch_tokens=batch_tokens, parameters=1)
         torch.manual_seed(len(name))
         self.charge, self.busy, self.sizes = charge, 0.0, list[int]()
+        self.tokens = self.padded_tokens = 0
         self.bag = BagOfTokens(int(read_config(self.folder)["vocab_size"]))
 
     @property
@@ -64,10 +67,18 @@ class ArtificialDevice(BLEURT):
     def _charged(self, ids: torch.Tensor, types: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         start = time.perf_counter()
         self.sizes.append(len(ids))
+        self.tokens += ids.numel() if mask is None else int(mask.sum())
+        self.padded_tokens += ids.numel()
         scores: torch.Tensor = self.bag(ids, types, mask)
         time.sleep(max(0.0, self.charge - (time.perf_counter() - start)))
         self.busy += time.perf_counter() - start
         return scores
+
+    def cells(self) -> list[str]:
+        """Batches, how few the tokens would fill without padding, how full they were, pairs in each."""
+        batches, budget = max(len(self.sizes), 1), self.batches.batch_tokens
+        full = self.padded_tokens / (budget * batches)
+        return [f"{batches:,}", f"{-(-self.tokens // budget):,}", f"{full:.0%}", f"{sum(self.sizes) / batches:.1f}"]
 
 
 @dataclass(frozen=True)
@@ -76,17 +87,16 @@ class Measured:
 
     decisions: list[Decision]
     seconds: float
+    cpu_seconds: float
     target: ArtificialDevice
     guide: ArtificialDevice
 
     def row(self, decoder: str, how: str) -> str:
         busy = self.target.busy + self.guide.busy
         completion = sum(decision.seconds.get("completion", 0.0) for decision in self.decisions)
-        cells = [decoder, how]
-        for utility in (self.target, self.guide):
-            cells += [f"{len(utility.sizes):,}", f"{sum(utility.sizes) / max(len(utility.sizes), 1):.1f}"]
-        idle = 1 - busy / self.seconds
-        return f"| {' | '.join(cells)} | {self.seconds:.1f} | {busy:.1f} | {idle:.0%} | {completion:.1f} |"
+        cells = [decoder, how, *self.target.cells(), *self.guide.cells()]
+        times = f"{self.seconds:.1f} | {busy:.1f} | {1 - busy / self.seconds:.0%} | {self.cpu_seconds:.1f}"
+        return f"| {' | '.join(cells)} | {times} | {completion:.1f} |"
 
 
 def measure(
@@ -99,8 +109,8 @@ def measure(
         return recipe.decoder.decode(texts, target=devices[0], guides=[devices[1]], turn=turn)
 
     start = time.perf_counter()
-    decisions = decide([partial(one, texts) for texts in lists])
-    return Measured(decisions, time.perf_counter() - start, *devices)
+    cpu, decisions = cpu_seconds(lambda: decide([partial(one, texts) for texts in lists]))
+    return Measured(decisions, time.perf_counter() - start, cpu, *devices)
 
 
 def main() -> None:

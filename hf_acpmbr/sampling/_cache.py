@@ -16,7 +16,7 @@ from transformers.cache_utils import (
 )
 
 from ..candidates import IntArray
-from .base import rows_of
+from .base import row_picker
 
 # These replace their tensors when they grow, so a shallow copy is independent; static ones write in place.
 _REPLACING = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -51,14 +51,16 @@ class PrefixCache:
     def __init__(self, cache: Cache | None, rows: int, device: torch.device) -> None:
         """`cache` holds one row for each source, after the first forward pass; None for models that keep none."""
         self._own, self._cross = cache, None
+        self._shown = cache
         if isinstance(cache, EncoderDecoderCache):
             self._own, self._cross = cache.self_attention_cache, _CrossRows(cache.cross_attention_cache)
+            self._shown = EncoderDecoderCache(self._own, self._cross.view)
         self._rows, self._device = rows, device
 
     def select(self, parents: IntArray) -> PrefixCache:
         """Row k becomes a copy of row parents[k], in place; there may be more or fewer parents than rows."""
         if self._own is not None and not np.array_equal(parents, np.arange(self._rows)):
-            self._own.reorder_cache(cast("torch.LongTensor", torch.as_tensor(parents, device=self._device).long()))
+            self._own.reorder_cache(cast("torch.LongTensor", torch.as_tensor(parents, device=self._device)))
         self._rows = len(parents)
         return self
 
@@ -70,6 +72,7 @@ class PrefixCache:
             twin._own.layers = [
                 copy.copy(layer) if type(layer) in _REPLACING else copy.deepcopy(layer) for layer in self._own.layers
             ]
+            twin._shown = twin._own if self._cross is None else EncoderDecoderCache(twin._own, self._cross.view)
         return twin.select(parents)
 
     @property
@@ -78,10 +81,10 @@ class PrefixCache:
         return self._cross is not None
 
     def for_rows(self, sources: IntArray) -> Cache | None:
-        """The cache to hand to the model for rows that belong to `sources` (U,)."""
-        if self._cross is None:
-            return self._own
-        return EncoderDecoderCache(self._own, self._cross.show(sources))
+        """The cache to hand to the model for rows that belong to `sources` (U,), until the next call."""
+        if self._cross is not None:
+            self._cross.show(sources)
+        return self._shown
 
 
 class _CrossRows:
@@ -89,16 +92,16 @@ class _CrossRows:
 
     def __init__(self, cross: Cache) -> None:
         layers = cast("list[DynamicLayer | StaticLayer]", cross.layers)
-        self._states = [(layer.keys, layer.values) for layer in layers]
+        self._states = [cast("tuple[torch.Tensor, torch.Tensor]", (layer.keys, layer.values)) for layer in layers]
         self._twins = [copy.copy(layer) for layer in layers]
-        self._view = DynamicCache()
-        self._view.layers.extend(self._twins)
+        self.view = DynamicCache()
+        self.view.layers.extend(self._twins)
         self._shown: IntArray | None = None
 
-    def show(self, sources: IntArray) -> Cache:
-        """The cache for rows that belong to `sources` (U,), until the next call."""
+    def show(self, sources: IntArray) -> None:
+        """Let `view` have the rows that belong to `sources` (U,)."""
         if self._shown is None or not np.array_equal(self._shown, sources):
-            for twin, (keys, values) in zip(self._twins, rows_of(self._states, sources), strict=True):
-                twin.keys, twin.values = keys, values
+            pick = row_picker(sources)
+            for twin, (keys, values) in zip(self._twins, self._states, strict=True):
+                twin.keys, twin.values = pick(keys), pick(values)
             self._shown = sources
-        return self._view

@@ -19,6 +19,8 @@ from ._survivors import Survivors, among_top, check_tops, on_host
 
 _MAX_ENTRIES = 1 << 22  # of rows × vocabulary handled at once: 32 MB per float64 array, whatever the vocabulary
 
+_ZERO = np.zeros(1)
+
 
 @dataclass(frozen=True, eq=False)
 class Children:
@@ -59,11 +61,13 @@ def reads_are_free(device: str) -> bool:
 
 def _by_groups(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
     """On the CPU, where it costs nothing to look how many tokens survive."""
+    if step.epsilon is not None:  # at most 1/ε tokens of a row
+        return _from_survivors(on_host(step), row_of, uniforms)
     parts = []
     for start, end, here in _groups(step, row_of):
         part, rows, u = step.rows(start, end), row_of[here] - start, uniforms[here]
         found = on_host(part)
-        few = part.epsilon is not None or len(found.rows) < part.scores.numel() // 4
+        few = len(found.rows) < part.scores.numel() // 4
         parts.append((start, _from_survivors(found, rows, u) if few else _from_all(part, rows, u)))
     return parts[0][1] if len(parts) == 1 else _joined(parts)
 
@@ -98,21 +102,25 @@ def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
 def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) -> Children:
     """Where most tokens are cut: on the survivors alone, on the host."""
     rows = found.rows
-    starts = np.searchsorted(rows, np.arange(rows[-1] + 1))  # every row has a survivor
-    ends = np.append(starts[1:], len(rows))
-    values = found.scores - np.maximum.reduceat(found.scores, starts)[rows]
+    if len(rows) == len(found.counts):  # one for each row
+        return Children(rows, found.tokens, found.logprobs, np.zeros(len(rows)), row_of)
+    lasts = found.counts.cumsum() - 1
+    values = found.scores - np.maximum.reduceat(found.scores, lasts + 1 - found.counts)[rows]
     running = np.exp(values).cumsum()
-    before = np.concatenate([[0.0], running[ends - 1]])
-    totals = np.diff(before)
+    ends = running[lasts]
+    before = np.concatenate([_ZERO, ends[:-1]])
+    totals = ends - before
     position = rows + (running - before[rows]) / totals[rows]
-    hits = np.searchsorted(position, row_of + uniforms, side="right")
-    hits = np.clip(hits, starts[row_of], ends[row_of] - 1)
+    # The last survivor of a row stands at row + 1 exactly; row + u may be rounded up to it.
+    hits = np.minimum(position.searchsorted(row_of + uniforms, side="right"), lasts[row_of])
     chosen = np.zeros(len(rows), dtype=np.bool_)
     chosen[hits] = True
-    parents = rows[chosen]
-    child_of = (np.cumsum(chosen) - 1)[hits]
-    log_q = values[chosen] - np.log(totals)[parents]
-    return Children(parents, found.tokens[chosen], found.logprobs[chosen], log_q, child_of)
+    children = chosen.nonzero()[0]
+    parents = rows[children]
+    number = np.empty(len(rows), dtype=np.int64)
+    number[children] = np.arange(len(children))
+    log_q = values[children] - np.log(totals)[parents]
+    return Children(parents, found.tokens[children], found.logprobs[children], log_q, number[hits])
 
 
 def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:

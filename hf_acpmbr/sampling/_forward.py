@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 from transformers import Cache
 
 from ..candidates import IntArray
 from ._cache import PrefixCache
-from ._transformers import fresh_cache, grown_by_one, prefill
+from ._transformers import fresh_cache, grown_by_one, prefill, renamed_only
 from .base import Request, arguments_of
 
 
@@ -22,6 +25,9 @@ class Forward:
         self._request = request
         self._start = {name: value for name, value in request.model_kwargs.items() if name != "past_key_values"}
         self._grown: tuple[int, dict[str, object]] = (0, self._start)
+        self._grows = True
+        self._names: dict[str, str] | None = None  # of what `forward` takes in what it is prepared from
+        self._made: tuple[IntArray, dict[str, object]] | None = None
 
     def first(self) -> tuple[torch.Tensor, PrefixCache]:
         """(S, V) logits after the prompts, and the cache that holds one row for each source."""
@@ -38,21 +44,42 @@ class Forward:
         """(U, V) logits after the prefixes `ids` (U, P + t) of `sources` (U,)."""
         model = self._request.model
         past = cache.for_rows(sources)
-        made = self._at(ids.shape[1] - self._request.input_ids.shape[1])
-        kwargs = arguments_of(made, sources, len(self._request.keys))
-        inputs = model.prepare_inputs_for_generation(
+        kwargs = self._arguments(ids.shape[1] - self._request.input_ids.shape[1], sources)
+        inputs = self._inputs(ids, past, kwargs)
+        return model(**inputs, return_dict=True).logits.select(1, -1).float()
+
+    def _inputs(self, ids: torch.Tensor, past: Cache | None, kwargs: dict[str, object]) -> Mapping[str, object]:
+        """What the model's forward takes, as its own method prepares it."""
+        if self._names is not None:
+            given = {**kwargs, "past_key_values": past}
+            last = ids[:, -1:].clone(memory_format=torch.contiguous_format)
+            return {"decoder_input_ids": last} | {name: given[own] for name, own in self._names.items()}
+        inputs = self._request.model.prepare_inputs_for_generation(
             ids,
             next_sequence_length=None if past is None else 1,
             past_key_values=past,
             is_first_iteration=False,
             **kwargs,
         )
-        return model(**inputs, return_dict=True).logits[:, -1].float()
+        if past is not None and not self._grows:
+            self._names = renamed_only(self._request, {**kwargs, "past_key_values": past}, inputs)
+        return inputs
+
+    def _arguments(self, tokens: int, sources: IntArray) -> dict[str, object]:
+        """Model arguments of the rows that belong to `sources` (U,), after so many new tokens."""
+        if not self._grows and self._made is not None and np.array_equal(self._made[0], sources):
+            return self._made[1]
+        self._made = sources, arguments_of(self._at(tokens), sources, len(self._request.keys))
+        return self._made[1]
 
     def _at(self, tokens: int) -> dict[str, object]:
         """Model arguments of the S sources after so many new tokens."""
+        if not self._grows:
+            return self._start
         length, kwargs = self._grown if self._grown[0] <= tokens else (0, self._start)
         for _ in range(tokens - length):
             kwargs = grown_by_one(self._request, kwargs)
         self._grown = (tokens, kwargs)
+        # Most encoder-decoder models have nothing that grows.
+        self._grows = any(kwargs.get(name) is not value for name, value in self._start.items())
         return kwargs

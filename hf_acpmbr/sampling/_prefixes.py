@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from ..candidates import FloatArray, IntArray, TokenIds
 from ._draw import Children
@@ -14,16 +13,14 @@ from .base import Samples
 
 @dataclass(frozen=True, eq=False)
 class Prefixes:
-    """U distinct prefixes of equal length with the c samples that run through them.
+    """U distinct prefixes of equal length with the c samples that run through them, all on the host.
 
-    sources: (U,); ids: (U, P + t) prompt and tokens, on the model's device; tokens: (U, t) on the host, so that
-    finished sequences need not be read back; logprobs, sampling_logprobs: (U,) so far; samples, row_of: (c,) number of
-    each sample within its source, and its row (ascending).
+    sources: (U,) ascending; ids: (U, P + t) prompt and tokens; logprobs, sampling_logprobs: (U,) so far; samples,
+    row_of: (c,) number of each sample within its source, and its row (ascending).
     """
 
     sources: IntArray
-    ids: torch.Tensor
-    tokens: IntArray
+    ids: IntArray
     logprobs: FloatArray
     sampling_logprobs: FloatArray
     samples: IntArray
@@ -42,8 +39,7 @@ class Prefixes:
         here = renumbered >= 0
         return Prefixes(
             self.sources[keep],
-            self.ids[torch.as_tensor(keep, device=self.ids.device)],
-            self.tokens[keep],
+            self.ids[keep],
             self.logprobs[keep],
             self.sampling_logprobs[keep],
             self.samples[here],
@@ -53,23 +49,27 @@ class Prefixes:
     def grown(self, children: Children) -> Prefixes:
         """One token further: row k continues row children.parents[k]."""
         parents = children.parents
-        index, last = (torch.as_tensor(part, device=self.ids.device) for part in (parents, children.tokens))
-        order = np.argsort(children.child_of, kind="stable")
+        ids = np.empty((len(parents), self.ids.shape[1] + 1), dtype=self.ids.dtype)
+        ids[:, :-1], ids[:, -1] = self.ids[parents], children.tokens
+        samples, row_of = self.samples, self.row_of
+        if len(parents) > len(self):  # else every row has one child, which all its samples went to
+            order = np.argsort(children.child_of, kind="stable")
+            samples, row_of = samples[order], children.child_of[order]
         return Prefixes(
             sources=self.sources[parents],
-            ids=torch.cat([self.ids[index], last[:, None].to(self.ids.dtype)], dim=1),
-            tokens=np.concatenate([self.tokens[parents], children.tokens[:, None]], axis=1),
+            ids=ids,
             logprobs=self.logprobs[parents] + children.logprobs,
             sampling_logprobs=self.sampling_logprobs[parents] + children.sampling_logprobs,
-            samples=self.samples[order],
-            row_of=children.child_of[order],
+            samples=samples,
+            row_of=row_of,
         )
 
 
 @dataclass(eq=False)
 class Finished:
-    """The distinct sequences of one source that have ended so far."""
+    """The distinct sequences of one source that have ended so far, after a prompt of `prompt` tokens."""
 
+    prompt: int
     token_ids: list[TokenIds] = field(default_factory=list)
     _first_samples: list[IntArray] = field(default_factory=list)
     _counts: list[IntArray] = field(default_factory=list)
@@ -78,10 +78,10 @@ class Finished:
 
     def add(self, done: Prefixes) -> None:
         """Prefixes of this source."""
-        starts = np.searchsorted(done.row_of, np.arange(len(done)))  # every prefix has a sample
-        self.token_ids += map(tuple, done.tokens.tolist())
-        self._first_samples.append(done.samples[starts])
-        self._counts.append(np.diff(starts, append=len(done.row_of)))
+        counts = np.bincount(done.row_of)  # every prefix has a sample
+        self.token_ids += map(tuple, done.ids[:, self.prompt :].tolist())
+        self._first_samples.append(done.samples[counts.cumsum() - counts])
+        self._counts.append(counts)
         self._logprobs.append(done.logprobs)
         self._sampling_logprobs.append(done.sampling_logprobs)
 

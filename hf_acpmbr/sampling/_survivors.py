@@ -11,19 +11,21 @@ import torch
 
 from ..candidates import FloatArray, IntArray
 from ._step import Step
+from .base import BoolArray
 
 _CACHED = 1 << 18  # entries worked on at a time on the host, so that a block stays in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
 class Survivors:
-    """k tokens on the host, sorted by row and then token id; every row has at least one.
+    """k tokens of U rows on the host, sorted by row and then token id; every row has at least one.
 
-    rows, tokens: (k,); scores: (k,) to draw from; logprobs: (k,) under the model.
+    rows, tokens: (k,); counts: (U,) tokens of each row; scores: (k,) to draw from; logprobs: (k,) under the model.
     """
 
     rows: IntArray
     tokens: IntArray
+    counts: IntArray
     scores: FloatArray
     logprobs: FloatArray
 
@@ -32,42 +34,54 @@ def on_host(step: Step) -> Survivors:
     """For scores on the CPU: block by block, so that each entry is read from memory once per normalisation."""
     size, vocabulary = step.scores.shape
     block = max(1, _CACHED // vocabulary)
+    if size <= block:
+        return _of_block(step)
     starts = range(0, size, block)
     parts = [_of_block(step.rows(start, start + block)) for start in starts]
-    places = np.concatenate([found + start * vocabulary for (found, _), start in zip(parts, starts, strict=True)])
-    logprobs = np.concatenate([part for _, part in parts])
-    rows, tokens = np.divmod(places, vocabulary)
+    return Survivors(
+        np.concatenate([part.rows + start for part, start in zip(parts, starts, strict=True)]),
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("tokens", "counts", "scores", "logprobs")
+        ),
+    )
+
+
+def _of_block(step: Step) -> Survivors:
+    scores, shares = step.scores.numpy(), None
+    if step.epsilon is None:
+        check_tops(scores.max(axis=1))
+        keep = scores > -np.inf
+    else:
+        shares = step.scores.softmax(dim=-1)
+        keep = shares.numpy() >= np.float32(step.epsilon)  # numpy compares several times faster than torch
+    places, rows, counts = _places(keep)
+    if not counts.all():
+        places, rows, counts = _places(_with_best(keep, counts == 0, scores))
+    if shares is not None and step.unchanged:
+        logprobs = np.log(_at(shares, places))
+    else:
+        logprobs = _at(step.logits.log_softmax(dim=-1), places)
     if step.removed is not None:  # so far without the banned tokens' share of the model's probability
-        one = np.searchsorted(rows, np.arange(size))
+        one = counts.cumsum() - counts
         normaliser = _at(step.logits, places[one]) - logprobs[one]
         logprobs -= np.logaddexp(0.0, step.removed.double().numpy() - normaliser)[rows]
-    return Survivors(rows, tokens, _at(step.scores, places), logprobs)
+    return Survivors(rows, places - rows * scores.shape[1], counts, _at(step.scores, places), logprobs)
 
 
-def _of_block(step: Step) -> tuple[IntArray, FloatArray]:
-    """Places in the flat block, and log-probabilities there."""
-    scores = step.scores
-    if step.epsilon is None:
-        check_tops(scores.amax(dim=-1).numpy())
-        places = np.flatnonzero(scores.numpy() > -np.inf)
-        return places, _at(step.logits.log_softmax(dim=-1), places)
-    shares = scores.softmax(dim=-1)
-    keep = shares.numpy() >= np.float32(step.epsilon)  # numpy compares several times faster than torch
-    places = np.flatnonzero(keep)
-    lost = np.bincount(places // scores.shape[1], minlength=len(scores)) == 0
-    if lost.any():
-        places = _with_best(keep, lost, scores.numpy())
-    if step.unchanged:
-        return places, np.log(_at(shares, places))
-    return places, _at(step.logits.log_softmax(dim=-1), places)
+def _places(keep: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Places in the flat block that are True, the row of each, and how many each row has."""
+    places = keep.reshape(-1).nonzero()[0]
+    rows = places // keep.shape[1]
+    return places, rows, np.bincount(rows, minlength=len(keep))
 
 
-def _with_best(keep: npt.NDArray[np.bool_], lost: npt.NDArray[np.bool_], scores: npt.NDArray[np.float32]) -> IntArray:
+def _with_best(keep: BoolArray, lost: BoolArray, scores: npt.NDArray[np.float32]) -> BoolArray:
     """As in transformers' warper: where no token reaches ε, the most probable one (all, if equal)."""
     tops = scores[lost].max(axis=1)
     check_tops(tops)
     keep[lost] = scores[lost] == tops[:, None]
-    return np.flatnonzero(keep)
+    return keep
 
 
 def _at(values: torch.Tensor, places: IntArray) -> FloatArray:
@@ -102,7 +116,8 @@ def among_top(step: Step) -> Survivors | None:
     order = np.lexsort((ids[rows, columns], rows))
     rows, columns = rows[order], columns[order]
     logprobs = raw[rows, columns].astype(np.float64) - read[rows, -1]
-    return Survivors(rows, ids[rows, columns].astype(np.int64), top[rows, columns].astype(np.float64), logprobs)
+    scores = top[rows, columns].astype(np.float64)
+    return Survivors(rows, ids[rows, columns].astype(np.int64), keep.sum(axis=1), scores, logprobs)
 
 
 def check_tops(tops: npt.NDArray[np.floating]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -108,9 +108,9 @@ def arguments_of(kwargs: Mapping[str, object], sources: IntArray, count: int) ->
     What does not have one row for each source stays as it is.
     """
     turned = _turned(kwargs)
-    shared = without_rows(kwargs, count)
-    picked = rows_of({name: value for name, value in turned.items() if name not in shared}, sources)
-    return _turned({**turned, **picked})
+    shared = _strange(turned, count)
+    own = {name: value for name, value in turned.items() if name not in shared} if shared else turned
+    return _turned({**turned, **rows_of(own, sources)})
 
 
 def divided(kwargs: Mapping[str, object], sources: IntArray, count: int) -> dict[str, object]:
@@ -129,14 +129,18 @@ def divided(kwargs: Mapping[str, object], sources: IntArray, count: int) -> dict
 
 def without_rows(kwargs: Mapping[str, object], count: int) -> list[str]:
     """Names of what does not have one row for each of `count` sources: images and what encoders made of them."""
+    return _strange(_turned(kwargs), count)
+
+
+def _strange(kwargs: Mapping[str, object], count: int) -> list[str]:
     import torch
 
     def strange(name: str, value: object) -> bool:
         if isinstance(value, torch.Tensor):
-            return bool(value.dim()) and len(value) != count
+            return bool(value.dim()) and value.shape[0] != count
         return name == "mm_encoder_outputs" and bool(value)
 
-    return [name for name, value in _turned(kwargs).items() if strange(name, value)]
+    return [name for name, value in kwargs.items() if strange(name, value)]
 
 
 def _turned(kwargs: Mapping[str, object]) -> dict[str, object]:
@@ -150,30 +154,44 @@ def _turned(kwargs: Mapping[str, object]) -> dict[str, object]:
 
 
 def rows_of(value: T, sources: IntArray) -> T:
-    """Every tensor inside `value`, which has one row per source, with its rows picked by `sources` (U,).
-
-    When all rows are of one source the result is an expanded view that costs no memory.
-    """
+    """Every tensor inside `value`, which has one row per source, with its rows picked by `sources` (U,)."""
     import torch
 
-    first = int(sources[0])
-    single = bool((sources == first).all())
-    index: dict[torch.device, torch.Tensor] = {}  # one upload per device
+    rows = row_picker(sources)
 
     def pick(item: object) -> object:
         if isinstance(item, torch.Tensor):
-            if not item.dim():
-                return item
-            if single:
-                return item[first : first + 1].expand(len(sources), *item.shape[1:])
-            if item.device not in index:
-                index[item.device] = torch.as_tensor(sources, device=item.device)
-            return item.index_select(0, index[item.device])
+            return rows(item) if item.dim() else item
         if isinstance(item, dict):
-            mapped = {name: pick(part) for name, part in item.items()}
-            return mapped if type(item) is dict else type(item)(**mapped)
+            # A ModelOutput's __init__ takes longer than all the rest; what it checks was checked for `item`.
+            mapped = {} if type(item) is dict else type(item).__new__(type(item))
+            for name, part in item.items():
+                mapped[name] = pick(part)
+            return mapped
         if isinstance(item, tuple | list):
             return type(item)(pick(part) for part in item)
         return item
 
     return cast("T", pick(value))
+
+
+def row_picker(sources: IntArray) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Picks rows of tensors by `sources` (U,): of one source a view that costs no memory, of several a gather."""
+    import torch
+
+    first, count = int(sources[0]), len(sources)
+    if (sources == first).all():
+
+        def expanded(tensor: torch.Tensor) -> torch.Tensor:
+            own = tensor if tensor.shape[0] == 1 else tensor[first : first + 1]
+            return own.expand(count, *tensor.shape[1:])
+
+        return expanded
+    index: dict[torch.device, torch.Tensor] = {}  # one upload per device
+
+    def gathered(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device not in index:
+            index[tensor.device] = torch.as_tensor(sources, device=tensor.device)
+        return tensor.index_select(0, index[tensor.device])
+
+    return gathered

@@ -8,6 +8,7 @@ give (see `randomness`), at one model row for each distinct prefix instead of on
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,6 +22,7 @@ from ._draw import draw
 from ._forward import Forward
 from ._prefixes import Finished, Prefixes
 from ._step import Scoring
+from ._stopping import Stopping
 from .base import DrawingSampler, Request, Samples, eos_ids
 from .randomness import UniformStream
 
@@ -71,70 +73,85 @@ class _Run:
 
     def __init__(self, sampler: PrefixSharing, request: Request, n: int, seed: int) -> None:
         self.request, self.n, self.max_rows = request, n, sampler.max_rows
+        self.device = request.input_ids.device
         self.forward = Forward(request)
-        self.scoring = Scoring(
-            request.logits_processor, sampler.truncation, request.input_ids.device, len(request.keys)
-        )
+        self.scoring = Scoring(request.logits_processor, sampler.truncation, self.device, len(request.keys))
+        self.stopping = Stopping(request.stopping_criteria, self.device)
         self.uniforms = [UniformStream(seed, key, n) for key in request.keys]
-        self.finished = [Finished() for _ in request.keys]
+        self.finished = [Finished(request.input_ids.shape[1]) for _ in request.keys]
         self.model_rows = np.zeros(len(request.keys), dtype=np.int64)
 
     def start(self) -> list[_Waiting]:
         size = len(self.request.keys)
         prompts = Prefixes(
             sources=np.arange(size),
-            ids=self.request.input_ids,
-            tokens=np.empty((size, 0), dtype=np.int64),
+            ids=self.request.input_ids.cpu().numpy(),
             logprobs=np.zeros(size),
             sampling_logprobs=np.zeros(size),
             samples=np.tile(np.arange(self.n), size),
             row_of=np.repeat(np.arange(size), self.n),
         )
-        return self._split(prompts, *self.forward.first())
+        return self._split(prompts, self.request.input_ids, *self.forward.first())
 
     def advance(self, waiting: _Waiting) -> list[_Waiting]:
         prefixes, cache = waiting.prefixes, waiting.open()
-        return self._split(prefixes, self.forward.next(prefixes.ids, prefixes.sources, cache), cache)
+        ids = torch.as_tensor(prefixes.ids, device=self.device)
+        return self._split(prefixes, ids, self.forward.next(ids, prefixes.sources, cache), cache)
 
     def results(self) -> list[Samples]:
         eos = eos_ids(self.request.generation_config)
         return [found.samples(eos, int(rows)) for found, rows in zip(self.finished, self.model_rows, strict=True)]
 
-    def _split(self, prefixes: Prefixes, logits: torch.Tensor, cache: PrefixCache) -> list[_Waiting]:
+    def _split(self, prefixes: Prefixes, ids: torch.Tensor, logits: torch.Tensor, cache: PrefixCache) -> list[_Waiting]:
         """Draw the next token of every sample; put finished prefixes away and divide the others into passes."""
         self.model_rows += np.bincount(prefixes.sources, minlength=len(self.model_rows))
-        step = self.scoring(prefixes.ids, logits.to(prefixes.ids.device), prefixes.sources)
+        step = self.scoring(ids, logits.to(self.device), prefixes.sources)
         children = draw(step, prefixes.row_of, self._uniforms_for(prefixes))
-        grown = prefixes.grown(children)
-        done = self.request.stopping_criteria(grown.ids, None).cpu().numpy()
-        self._put_away(grown.rows(np.flatnonzero(done)))
-        parts = self._passes(grown, np.flatnonzero(~done), cache.shares_sources)
-        pending = [(grown.rows(part), children.parents[part]) for part in parts]
+        grown, parents = prefixes.grown(children), children.parents
+        done = self.stopping(grown.ids)
+        if done.any():
+            self._put_away(grown.rows(done.nonzero()[0]))
+            live = (~done).nonzero()[0]
+            grown, parents = grown.rows(live), parents[live]
+        pending = [(grown.rows(part), parents[part]) for part in self._passes(grown, cache.shares_sources)]
         pending.sort(key=lambda item: len(item[0].samples), reverse=True)  # a stack: the smallest is taken first
         return [_Waiting(rows, parents, cache, last=k == 0) for k, (rows, parents) in enumerate(pending)]
 
     def _uniforms_for(self, prefixes: Prefixes) -> FloatArray:
-        step = prefixes.tokens.shape[1]
-        if len(self.uniforms) == 1:
-            return self.uniforms[0].step(step)[prefixes.samples]
-        present, position = np.unique(prefixes.sources, return_inverse=True)
-        table = np.stack([self.uniforms[source].step(step) for source in present])
-        return np.asarray(table[position[prefixes.row_of], prefixes.samples])
+        step = prefixes.ids.shape[1] - self.request.input_ids.shape[1]
+        first, last = int(prefixes.sources[0]), int(prefixes.sources[-1])
+        if first == last:
+            return np.asarray(self.uniforms[first].step(step)[prefixes.samples])
+        each = _by_source(prefixes.sources[prefixes.row_of], prefixes.samples)
+        return np.concatenate([self.uniforms[source].step(step)[samples] for source, samples in each])
 
     def _put_away(self, done: Prefixes) -> None:
-        for source in set(done.sources.tolist()):
-            self.finished[source].add(done.rows(np.flatnonzero(done.sources == source)))
+        for source, rows in _by_source(done.sources, np.arange(len(done))):
+            self.finished[source].add(done.rows(rows))
 
-    def _passes(self, grown: Prefixes, live: IntArray, by_source: bool) -> Iterator[IntArray]:
-        """Divide the live rows into forward passes of at most max_rows, sources with many prefixes on their own."""
-        groups = [live]
+    def _passes(self, live: Prefixes, by_source: bool) -> Iterator[IntArray]:
+        """Divide the rows into forward passes of at most max_rows, sources with many prefixes on their own."""
+        groups = [np.arange(len(live))]
         if by_source and len(self.finished) > 1:
-            sources = grown.sources[live]
-            counts = np.bincount(sources)
+            counts = np.bincount(live.sources)
             solo = np.flatnonzero(counts >= (SOLO_ROWS if np.count_nonzero(counts) > 1 else np.inf))
-            groups = [*(live[sources == source] for source in solo), live[~np.isin(sources, solo)]]
+            groups = [
+                *((live.sources == source).nonzero()[0] for source in solo),
+                (~np.isin(live.sources, solo)).nonzero()[0],
+            ]
         for group in groups:
             if len(group) > self.max_rows:
                 yield from np.array_split(group, -(-len(group) // self.max_rows))
             elif len(group):
                 yield group
+
+
+def _by_source(sources: IntArray, values: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """(source, its values) for ascending `sources`, one for each of `values`."""
+    first = int(sources[0])
+    if first == sources[-1]:
+        yield first, values
+        return
+    edges = [0, *(np.flatnonzero(np.diff(sources)) + 1).tolist(), len(sources)]
+    for start, end in itertools.pairwise(edges):
+        yield int(sources[start]), values[start:end]

@@ -18,6 +18,8 @@ import numpy as np
 
 from ..candidates import FloatArray
 
+_AHEAD = 4  # steps whose uniforms are made at once
+
 
 def source_key(token_ids: Iterable[int]) -> bytes:
     """Key of a source by its content: equal ids (without padding) have equal draws."""
@@ -41,13 +43,17 @@ class UniformStream:
 
     def step(self, t: int) -> FloatArray:
         """(n,) uniforms in [0, 1) of step t."""
-        values = self._steps.get(t)
-        if values is None:
-            # The counter is 256 bits wide; starting at t·2^64 leaves each step 2^64 blocks that no other step reaches.
-            counter = np.array([0, t, 0, 0], dtype=np.uint64)
-            self._philox.state = {**self._start, "state": {**self._start["state"], "counter": counter}}
-            values = self._steps[t] = self._generator.random(self._n)
-        return values
+        if t not in self._steps:
+            # Between two forward passes nothing of the generator is left in the processor's caches.
+            for ahead in range(t, t + _AHEAD):
+                self._steps[ahead] = self._made(ahead)
+        return self._steps[t]
+
+    def _made(self, t: int) -> FloatArray:
+        # The counter is 256 bits wide; starting at t·2^64 leaves each step 2^64 blocks that no other step reaches.
+        counter = np.array([0, t, 0, 0], dtype=np.uint64)
+        self._philox.state = {**self._start, "state": {**self._start["state"], "counter": counter}}
+        return self._generator.random(self._n)
 
 
 def _digest(seed: int, key: bytes, salt: int = 0) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,6 +49,9 @@ class Truncation(Configured):
 
     def warpers(self, device: str = "cpu") -> LogitsProcessorList:
         """In the order in which `generate` applies them; each sees the distribution renormalised by those before."""
+        return self._warpers(device, self.epsilon)
+
+    def _warpers(self, device: str, epsilon: float) -> LogitsProcessorList:
         from transformers.generation import logits_process as lp
 
         warpers = lp.LogitsProcessorList()
@@ -63,8 +65,8 @@ class Truncation(Configured):
             warpers.append(lp.MinPLogitsWarper(self.min_p))
         if self.typical_p < 1:
             warpers.append(lp.TypicalLogitsWarper(self.typical_p))
-        if self.epsilon:
-            warpers.append(lp.EpsilonLogitsWarper(self.epsilon))
+        if epsilon:
+            warpers.append(lp.EpsilonLogitsWarper(epsilon))
         if self.eta:
             warpers.append(lp.EtaLogitsWarper(self.eta, device=device))
         return warpers
@@ -73,7 +75,7 @@ class Truncation(Configured):
         """(the warpers to run, ε), for those who cut at ε themselves as the last step; None if ε is off or not last."""
         if not self.epsilon or self.eta:
             return self.warpers(device), None
-        return dataclasses.replace(self, epsilon=0.0).warpers(device), self.epsilon
+        return self._warpers(device, 0.0), self.epsilon
 
 
 EPSILON_SAMPLING = Truncation()

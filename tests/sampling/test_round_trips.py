@@ -1,4 +1,4 @@
-"""How often the sampler waits for the device: at most twice per step, counted at the real sampler's own calls."""
+"""How often the sampler waits for the device: once per step, or twice, counted at the real sampler's own calls."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
+from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
 import hf_acpmbr.sampling
 from hf_acpmbr.sampling import Samples, Truncation
+from hf_acpmbr.sampling._stopping import Stopping
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
 from tests.models import tiny_model
 from tests.sampling.requests import SOURCES, request
@@ -83,14 +86,14 @@ def counted(kind: str, settings: dict[str, Any], truncation: Truncation) -> tupl
 @pytest.mark.parametrize(
     "settings", [{}, {"bad_words_ids": [[5], [6]]}, {"repetition_penalty": 1.3}], ids=["plain", "banned", "repetition"]
 )
-def test_a_step_on_an_accelerator_waits_at_most_twice_and_draws_the_same(
+def test_a_step_on_an_accelerator_waits_once_and_draws_the_same(
     kind: str, truncation: Truncation, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = counted(kind, settings, truncation)
     monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: False)
     drawn, reads = counted(kind, settings, truncation)
     assert len(reads) > 4
-    assert max(reads) == 2, "one for what was drawn, one for what has ended"
+    assert max(reads) == 1, "for what was drawn; what has ended is known on the host"
     assert all(map(same, drawn, expected))
 
 
@@ -101,3 +104,35 @@ def test_the_count_sees_what_waits() -> None:
     with Reads() as reads:
         scope["wait"](torch.ones(3))
     assert reads.per_step == [6]
+
+
+def test_criteria_that_look_at_more_than_length_and_last_token_cost_a_second_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: False)
+    drawn, reads = counted("m2m100", {"stopping_criteria": [RepeatedToken()]}, Truncation(epsilon=0.05))
+    assert max(reads) == 2
+    assert any(
+        not ended and len(ids) < 5 for each in drawn for ids, ended in zip(each.token_ids, each.finished, strict=True)
+    )
+
+
+class RepeatedToken(StoppingCriteria):
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return input_ids[:, -1] == input_ids[:, -2]
+
+
+@pytest.mark.parametrize("length", [4, 5, 6])
+def test_what_has_ended_is_what_the_criteria_say(length: int) -> None:
+    criteria = StoppingCriteriaList(
+        [
+            MaxLengthCriteria(6),
+            MaxLengthCriteria(5, max_position_embeddings=3),
+            EosTokenCriteria([2, 7]),
+            RepeatedToken(),
+        ]
+    )
+    ids = np.random.default_rng(0).integers(0, 9, size=(200, length))
+    expected = criteria(torch.from_numpy(ids), None).numpy()
+    assert (Stopping(criteria, torch.device("cpu"))(ids) == expected).all()
+    assert 0 < expected.mean() < 1 or length > 4
