@@ -151,12 +151,12 @@ def tried(
         spent = spent + more
         for decision in decisions:
             target, *guides = decision.calls.values()
-            lines.append(Cost((target, sum(guides)), sum(decision.encodings.values())))
+            lines.append(Cost((target, sum(guides)), 0.0))
     if not lines:
         return None
     larger = average.spent.cpu / max(float(np.mean(expected[: len(lines)])), 1e-9)
     found = mean(lines, np.full(len(lines), larger / len(lines)))
-    return Cost(found.calls, found.encodings, spent * (larger / len(lines)), len(lines))
+    return Cost(found.calls, average.encodings, spent * (larger / len(lines)), len(lines))
 
 
 def mean(lines: Sequence[Cost], weights: FloatArray) -> Cost:
