@@ -240,7 +240,8 @@ def _has_units(dtype: str) -> bool:
     """Whether the CPU multiplies matrices in a 16-bit type by instructions of its own."""
     import torch
 
-    return bool(torch.cpu._is_avx512_bf16_supported()) if dtype == "bfloat16" else False
+    known = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)  # older releases do not say
+    return dtype == "bfloat16" and bool(known())
 
 
 def _default_device() -> str:
