@@ -87,7 +87,8 @@ class Watched:
         part = output.with_name(f"{output.name}.unfinished")
         seen = _Growth(part)
         before = seen.lines
-        process = subprocess.Popen([*command, *options, *more], cwd=ROOT, env={**os.environ, **THREADS}).pid
+        started = subprocess.Popen([*command, *options, *more], cwd=ROOT, env={**os.environ, **THREADS})
+        process = started.pid
         watched = cls()
         while True:
             ended, status, usage = os.wait4(process, os.WNOHANG)
@@ -102,7 +103,8 @@ class Watched:
                 os.kill(process, 9)
                 stop_at = None
             time.sleep(_LOOK_EVERY)
-        if status not in (0, 9):
+        started.returncode = os.waitstatus_to_exitcode(status)  # wait4 has taken it, with what it used
+        if started.returncode not in (0, -9):
             raise RuntimeError(f"{' '.join(command)} failed with status {status}")
         watched.cpu = usage.ru_utime + usage.ru_stime
         return watched
