@@ -15,6 +15,7 @@ from .utilities.checkpoints import revision_of
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PretrainedConfig
 
     from .foreign import GenerativeModel, Tokenizer
 
@@ -67,7 +68,7 @@ def load_model(
         network, tokenizer = _pretrained(name, dtype, {"trust_remote_code": trust_remote_code, "revision": revision})
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or default_device()
     try:
         model = cast("GenerativeModel", network.to(device).eval())
     except (RuntimeError, AssertionError) as error:
@@ -75,12 +76,27 @@ def load_model(
     return LoadedModel(model, tokenizer, set_languages(tokenizer, source_language, target_language))
 
 
-def load_tokenizer(name_or_path: str) -> Tokenizer:
-    """The tokenizer of a model, without its weights."""
+def default_device() -> str:
+    """Where a model goes if nobody says."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load_tokenizer(name_or_path: str, **options: object) -> Tokenizer:
+    """The tokenizer of a model, without its weights; the options are trust_remote_code and revision."""
     from transformers import AutoTokenizer
 
     with _explained(name_or_path):
-        return cast("Tokenizer", AutoTokenizer.from_pretrained(_folder(name_or_path)))
+        return cast("Tokenizer", AutoTokenizer.from_pretrained(model_folder(name_or_path), **options))
+
+
+def load_config(name_or_path: str, **options: object) -> PretrainedConfig:
+    """The configuration of a model, without its weights; the options are trust_remote_code and revision."""
+    from transformers import AutoConfig
+
+    with _explained(name_or_path):
+        return cast("PretrainedConfig", AutoConfig.from_pretrained(model_folder(name_or_path), **options))
 
 
 def model_revision(name_or_path: str, **options: object) -> str:
@@ -89,13 +105,10 @@ def model_revision(name_or_path: str, **options: object) -> str:
     Args:
         options: trust_remote_code and revision, as for `load_model`.
     """
-    from transformers import AutoConfig
-
-    folder = Path(_folder(name_or_path))
+    folder = Path(model_folder(name_or_path))
     if folder.is_dir():
         return revision_of(folder, _FILES)
-    with _explained(name_or_path):
-        return str(getattr(AutoConfig.from_pretrained(name_or_path, **options), "_commit_hash", None))
+    return str(getattr(load_config(name_or_path, **options), "_commit_hash", None))
 
 
 def set_languages(tokenizer: Tokenizer, source: str | None = None, target: str | None = None) -> dict[str, int]:
@@ -165,7 +178,8 @@ def _pretrained(name: str, dtype: str, options: dict[str, object]) -> tuple[torc
         return family.from_pretrained(name, dtype=dtype, **options), tokenizer
 
 
-def _folder(name: str) -> str:
+def model_folder(name: str) -> str:
+    """A model's name as transformers takes it: the folder of the embedded one, else what was given."""
     if name != EMBEDDED:
         return name
     from .embedded import TRANSLATOR

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar, cast
 if TYPE_CHECKING:
     from .foreign import JSON
 
+_SEPARATING = re.compile(r"[\s|%]")
 T = TypeVar("T")
 S = TypeVar("S")
 C = TypeVar("C", bound="Configured")
@@ -175,7 +176,7 @@ def describe(value: object) -> str:
     if isinstance(value, float):
         return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return re.sub(r"[\s|%]", lambda match: f"%{ord(match.group()):02x}", text)
+    return _SEPARATING.sub(lambda match: f"%{ord(match.group()):02x}", text)
 
 
 def plain(name: str, value: object) -> JSON:

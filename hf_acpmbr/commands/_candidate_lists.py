@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from ..candidates import Candidates
-from ._input import Input, Lines
+from ._input import Input, Lines, Parsed
 from ._tables import open_lines
 
 FORMATS = ("jsonl", "lines", "nbest")
@@ -34,7 +35,7 @@ class CandidateList:
     fields: dict[str, object] = field(default_factory=dict)
 
 
-Parsed = Iterator["tuple[str, CandidateList]"]
+Lists: TypeAlias = "Parsed[CandidateList]"
 
 
 def candidate_input(
@@ -50,7 +51,7 @@ def candidate_input(
         reserved: fields that the output has itself, so the input must not.
     """
     lines = open_lines(path)
-    parse: Callable[[], Parsed]
+    parse: Callable[[], Lists]
     if format == "jsonl":
         parse = lambda: _from_json(lines, reserved)  # noqa: E731
     elif format == "lines":
@@ -63,23 +64,27 @@ def candidate_input(
     return Input([lines, texts], lambda: _with_sources(parse(), texts))
 
 
-def _with_sources(lists: Parsed, texts: Lines) -> Parsed:
+def _with_sources(lists: Lists, texts: Lines) -> Lists:
     numbered = iter(texts)
     count = 0
-    for where, item in lists:
+    for where, make in lists:
         count += 1
         line = next(numbered, None)
         if line is None:
             raise ValueError(f"{texts.name} has {count - 1} lines, and there are more lists of candidates ({where})")
-        if item.source is not None:
-            raise ValueError(f"{where} has a source of its own, and --sources gives another: use one of them")
-        source = line[1]
-        yield where, CandidateList(item.candidates, source, item.references, {**item.fields, "source": source})
+        yield where, partial(_with_source, make, line[1], where)
     if (line := next(numbered, None)) is not None:
         raise ValueError(f"{texts.where(line[0])} has no list of candidates: there are only {count}")
 
 
-def _from_blocks(lines: Lines, size: int) -> Parsed:
+def _with_source(make: Callable[[], CandidateList], source: str, where: str) -> CandidateList:
+    item = make()
+    if item.source is not None:
+        raise ValueError(f"{where} has a source of its own, and --sources gives another: use one of them")
+    return CandidateList(item.candidates, source, item.references, {**item.fields, "source": source})
+
+
+def _from_blocks(lines: Lines, size: int) -> Lists:
     numbered = iter(lines)
     while block := list(itertools.islice(numbered, size)):
         where = lines.where(block[0][0])
@@ -87,10 +92,16 @@ def _from_blocks(lines: Lines, size: int) -> Parsed:
             raise ValueError(
                 f"{lines.name} has {block[-1][0]} lines, which --candidates-per-source {size} does not divide"
             )
-        yield where, CandidateList(Candidates.from_texts([text for _, text in block]))
+        yield where, partial(_of_texts, where, [text for _, text in block])
 
 
-def _from_nbest(lines: Lines, logprobs: bool, numbered: bool) -> Parsed:
+def _of_texts(
+    where: str, texts: list[str], logprobs: Sequence[object] | None = None, **fields: object
+) -> CandidateList:
+    return CandidateList(_built(where, texts, None, logprobs), fields=fields)
+
+
+def _from_nbest(lines: Lines, logprobs: bool, numbered: bool) -> Lists:
     """`id ||| text ||| …`: lines of one id after another, ids ascending; with sources, 0, 1, 2, …"""
     parsed = (_nbest_line(lines, number, text, logprobs) for number, text in lines)
     last = -1
@@ -103,8 +114,7 @@ def _from_nbest(lines: Lines, logprobs: bool, numbered: bool) -> Parsed:
             raise ValueError(f"{where}: id {identity} where {count} was expected: with --sources ids are line numbers")
         last = identity
         scores = [score for _, _, _, score in entries] if logprobs else None
-        with_scores = _built(where, [text for _, _, text, _ in entries], None, scores)
-        yield where, CandidateList(with_scores, fields={"id": identity})
+        yield where, partial(_of_texts, where, [text for _, _, text, _ in entries], scores, id=identity)
 
 
 def _nbest_line(lines: Lines, number: int, text: str, logprobs: bool) -> tuple[int, int, str, float]:
@@ -121,29 +131,31 @@ def _nbest_line(lines: Lines, number: int, text: str, logprobs: bool) -> tuple[i
         ) from None
 
 
-def _from_json(lines: Lines, reserved: Sequence[str]) -> Parsed:
+def _from_json(lines: Lines, reserved: Sequence[str]) -> Lists:
     for number, line in lines:
         where = lines.where(number)
-        entry = _json_entry(line, where)
-        texts = entry["candidates"]
-        counts = _given(entry, "counts", where)
-        if isinstance(texts, dict):
-            if counts is not None:
-                raise ValueError(f"{where}: 'candidates' has counts of its own: leave 'counts' out")
-            counts = list(texts.values())
-        candidates = _built(where, _texts(texts, "candidates", where), counts, _given(entry, "logprobs", where))
-        references = entry.get("references")
-        if references is not None:
-            own = list(references.values()) if isinstance(references, dict) else None
-            references = _built(where, _texts(references, "references", where), own, None)
-        source = entry.get("source")
-        kept = {name: value for name, value in entry.items() if name not in _LISTS}
-        if hidden := [name for name in reserved if name in kept]:
-            raise ValueError(
-                f"{where}: field {hidden[0]!r} is one of the output's own: rename it, or use --format text"
-            )
-        checked = None if source is None else _text(source, "source", where)
-        yield where, CandidateList(candidates, checked, references, kept)
+        yield where, partial(_of_json, line, where, reserved)
+
+
+def _of_json(line: str, where: str, reserved: Sequence[str]) -> CandidateList:
+    entry = _json_entry(line, where)
+    texts = entry["candidates"]
+    counts = _given(entry, "counts", where)
+    if isinstance(texts, dict):
+        if counts is not None:
+            raise ValueError(f"{where}: 'candidates' has counts of its own: leave 'counts' out")
+        counts = list(texts.values())
+    candidates = _built(where, _texts(texts, "candidates", where), counts, _given(entry, "logprobs", where))
+    references = entry.get("references")
+    if references is not None:
+        own = list(references.values()) if isinstance(references, dict) else None
+        references = _built(where, _texts(references, "references", where), own, None)
+    source = entry.get("source")
+    kept = {name: value for name, value in entry.items() if name not in _LISTS}
+    if hidden := [name for name in reserved if name in kept]:
+        raise ValueError(f"{where}: field {hidden[0]!r} is one of the output's own: rename it, or use --format text")
+    checked = None if source is None else _text(source, "source", where)
+    return CandidateList(candidates, checked, references, kept)
 
 
 def _json_entry(line: str, where: str) -> dict[str, object]:
@@ -161,8 +173,7 @@ def _json_entry(line: str, where: str) -> dict[str, object]:
         raise ValueError(f'{where} has no candidates: give a list of texts or {{"candidates": [...]}}')
     for name in entry.keys() - set(_FIELDS):
         # Other fields go through, but a misspelt list would silently not count.
-        close = difflib.get_close_matches(name, _LISTS, n=1, cutoff=0.8)
-        if close and isinstance(entry[name], list):
+        if isinstance(entry[name], list) and (close := difflib.get_close_matches(name, _LISTS, n=1, cutoff=0.8)):
             raise ValueError(f"{where}: field {name!r} is unknown, did you mean {close[0]!r}? Else rename it")
     return entry
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
 Item = TypeVar("Item")
+Parsed = Iterator[tuple[str, Callable[[], Item]]]  # where a record stands, and what makes its item or names a mistake
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -99,15 +100,20 @@ class Input(Generic[Item]):
 
     Args:
         files: what it is read from.
-        items: starts a new pass over items and where they stand; raises ValueError at the first mistake.
+        items: starts a new pass over the records; raises ValueError at the first mistake.
     """
 
-    def __init__(self, files: list[Lines], items: Callable[[], Iterator[tuple[str, Item]]]) -> None:
+    def __init__(self, files: list[Lines], items: Callable[[], Parsed[Item]]) -> None:
         self.files = files
         self._items = items
 
     def __iter__(self) -> Iterator[Record[Item]]:
-        return (Record(position, where, item) for position, (where, item) in enumerate(self._items()))
+        return self.where(lambda position: True)
+
+    def where(self, wanted: Callable[[int], bool]) -> Iterator[Record[Item]]:
+        """The records at wanted positions; the others are read and not looked into, which is many times faster."""
+        parsed = enumerate(self._items())
+        return (Record(position, where, make()) for position, (where, make) in parsed if wanted(position))
 
     @property
     def repeatable(self) -> bool:
@@ -128,13 +134,12 @@ class Input(Generic[Item]):
         number = sum(1 for _ in self)
         return Checked(number, self.digests)
 
-    def batches(self, size: int, start: int) -> Iterator[list[Record[Item]]]:
-        """Batches at fixed positions, from record `start` (a multiple of `size`, or the end) on."""
+    def batches(self, size: int, wanted: Callable[[int], bool]) -> Iterator[list[Record[Item]]]:
+        """Batches at fixed positions, of the records at wanted positions: all or none of a batch."""
         batch: list[Record[Item]] = []
         try:
-            for record in self:
-                if record.position >= start:
-                    batch.append(record)
+            for record in self.where(wanted):
+                batch.append(record)
                 if len(batch) == size:
                     yield batch
                     batch = []

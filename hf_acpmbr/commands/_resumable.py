@@ -1,9 +1,10 @@
 """Output files that survive being killed: a resumed run writes the same bytes as one that was never interrupted.
 
 Lines go to `<output>.unfinished`, which gets the output's name when all are there, so what an output file held before
-stays until then. Work goes in batches at fixed positions; after each the file is flushed to disk. A resumed run keeps
-the complete batches, cuts off what follows, and continues, so every batch is computed with the same neighbours as
-before. A note says which run the lines belong to: `<output>.unfinished.json`, then `<output>.run.json`.
+stays until then. Work goes in batches at fixed positions; each is handed to the system at once, where the kill of a
+process does not reach it, and flushed to disk where the last flush is a second ago. A resumed run keeps the complete
+batches, cuts off what follows, and continues, so every batch is computed with the same neighbours as before. A note
+says which run the lines belong to: `<output>.unfinished.json`, then `<output>.run.json`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 Convert: TypeAlias = Callable[[Path, Path], None]
 _SHOWN = 60
+_FLUSH_EVERY = 1.0  # seconds; short lists take less than a flush
 
 
 class Output(Protocol):
@@ -109,6 +112,7 @@ class ResumableOutput:
         self._file: BinaryIO | None = None
         self._content = hashlib.sha256()
         self._size = self._written = 0
+        self._flushed = 0.0
         self.done = 0
         if self.part.exists():  # locked from here on, so that what is looked at stays as it is
             self._file = self._locked(self.part.open("r+b"))
@@ -163,10 +167,13 @@ class ResumableOutput:
             self._content.update(data)
             self._written += 1
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if time.monotonic() - self._flushed >= _FLUSH_EVERY:
+            os.fsync(self._file.fileno())
+            self._flushed = time.monotonic()
 
     def finish(self, about: Mapping[str, object]) -> None:
         assert self._file is not None, "start comes first"
+        os.fsync(self._file.fileno())
         ready, content = self.part, self._content.hexdigest()
         if self._convert is not None:
             ready = self.path.with_name(f"{self.path.name}.unfinished.tmp")

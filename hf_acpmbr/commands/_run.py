@@ -105,7 +105,8 @@ def decide_all(args: argparse.Namespace, source: Input[Item], batch_size: int, p
         if not (finished := output.check(about)):
             output.start(about)
             with progress(None if checked is None else checked.records, output.done, args.quiet) as bar:
-                for results, rows in _batches(args, source.batches(batch_size, output.done), job, output, pairs):
+                batches = source.batches(batch_size, lambda position: position >= output.done)
+                for results, rows in _batches(args, batches, job, output, pairs):
                     summary.add(results, rows)
                     bar.update(len(results))
         elif pairs is not None:

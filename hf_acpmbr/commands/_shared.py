@@ -11,9 +11,10 @@ import argparse
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import groupby
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..shards import Shards, digest
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 Item = TypeVar("Item")
-# Few enough that a kill loses little and processes end together.
-_BATCHES_PER_SHARD = 4
+# Batches in a shard. Few, so that a kill loses little and processes end together; more in a long run of which they are
+# a thousandth each, since every shard is two files that are flushed to disk.
+_FEWEST, _MOST = 4, 64
+_SHARDS = 1000
 _LOOK_EVERY = 0.2
 
 
@@ -91,10 +94,11 @@ class _SharedRun(Generic[Item]):
         about: dict[str, object],
     ) -> None:
         self.args, self.source, self.workers, self.checked, self.about = args, source, workers, checked, about
-        self.batch_size, self.size = batch_size, _BATCHES_PER_SHARD * batch_size
+        batches = -(-checked.records // (_SHARDS * batch_size))
+        self.batch_size, self.size = batch_size, min(max(batches, _FEWEST), _MOST) * batch_size
         self.count = -(-checked.records // self.size)
         self.shards = Shards(parts_of(args.output), ".txt")
-        self.settings = {"run": digest(about)}
+        self.settings = {"run": digest(about), "lines": str(self.size)}
         self.output: ResumableOutput | None = None
         self.lines = 0
 
@@ -121,25 +125,26 @@ class _SharedRun(Generic[Item]):
 
     def make(self, job: Job[Item], share: list[int], summary: Summary) -> None:
         """This process's shards; the main one collects those of all."""
-        main = self.workers.is_main
-        own, last = set(share), max(share, default=-1)
-        batches = self.source.batches(self.batch_size, min(share, default=self.count) * self.size)
-        with progress(self.checked.records, self.lines, self.args.quiet or not main, in_logs=True) as bar:
-            for shard, group in groupby(batches, key=lambda batch: batch[0].position // self.size):
-                if shard in own:
-                    made, lines = Summary(), []
-                    for batch in group:
-                        results, rows = decided(job, batch, self.args, lambda lines: None)
-                        lines += [encoded_line(output_line(self.args, result)) for result in results]
-                        made.add(results, rows)
-                    costs = {"counts": dict(made.counts), "calls": dict(made.calls)}
-                    data = b"".join(lines)
-                    self.shards.put(shard, data, settings=self.settings, inputs="", failed={}, meta=costs)
-                    self._collect(summary, bar)
-                if shard >= last and not main:
-                    break  # the main process reads on to the end, to see that the file has not changed
+        own, shown = set(share), self.workers.is_main and not self.args.quiet
+        batches = self.source.batches(self.batch_size, lambda position: position // self.size in own)
+        with progress(self.checked.records, self.lines, not shown, in_logs=True) as bar:
+            for shard in share:
+                made, lines = Summary(), []
+                for batch in islice(batches, self._batches_in(shard)):
+                    results, rows = decided(job, batch, self.args, lambda lines: None)
+                    lines += [encoded_line(output_line(self.args, result)) for result in results]
+                    made.add(results, rows)
+                costs = {"counts": dict(made.counts), "calls": dict(made.calls)}
+                data = b"".join(lines)
+                self.shards.put(shard, data, settings=self.settings, inputs="", failed={}, meta=costs)
+                self._collect(summary, bar)
             if self.output is not None:
+                deque(batches, maxlen=0)  # read on to the end, to see that the file has not changed
                 self._finish(self.output, summary, bar)
+
+    def _batches_in(self, shard: int) -> int:
+        lines = min(self.size, self.checked.records - shard * self.size)
+        return -(-lines // self.batch_size)
 
     def _collect(self, summary: Summary, bar: tqdm[Never]) -> None:
         """Move finished shards into the output, in order, as far as they are there."""

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from ._input import Input, Lines
+from ._input import Input, Lines, Parsed
 
 _ROWS_AT_ONCE = 4096
 
@@ -49,9 +50,13 @@ def source_input(path: str, column: str | None) -> Input[str]:
     lines = open_lines(path)
     if column is None and path.endswith((".parquet", ".jsonl")):
         raise ValueError(f"--input {path} has columns: say which one holds the sources by --column NAME")
-    if column is None:
-        return Input([lines], lambda: ((lines.where(number), text) for number, text in lines))
-    return Input([lines], lambda: ((lines.where(n), _field(text, column, lines.where(n))) for n, text in lines))
+    return Input([lines], lambda: _sources(lines, column))
+
+
+def _sources(lines: Lines, column: str | None) -> Parsed[str]:
+    for number, text in lines:
+        where = lines.where(number)
+        yield where, partial(str, text) if column is None else partial(_field, text, column, where)
 
 
 def _field(line: str, column: str, where: str) -> str:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from ..budget import Budget, budget_each
 from ..checks import number, optional, several
 from ..stage import nested, setting
+from ..utilities import Utility
 from ._additive import Shrinkage
 from ._clock import Clock
 from ._columns import Calibration
@@ -98,8 +99,12 @@ class RoundsMBR(Decoder):
         n, m = problem.shape
         if n == 1 or (budget >= n * m and (not self.can_stop or m <= 2 * self.pace.first_step)):
             return "exact"
-        free = problem.target.utility.encodes_texts and self.max_regret is not None and self.time_limit is None
+        free = self.takes_all_pairs_of(problem.target.utility)
         return "exact, since each text is encoded once and pairs are next to free" if free else ""
+
+    def takes_all_pairs_of(self, utility: Utility) -> bool:
+        """Whether it scores everything: a utility that encodes texts has paid for all pairs with the first one."""
+        return utility.encodes_texts and self.max_regret is not None and self.time_limit is None
 
     def _steps(self, candidates: int, budget: int) -> Iterator[int]:
         """What may be spent in all, step by step where it can end early."""

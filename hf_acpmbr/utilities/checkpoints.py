@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +58,20 @@ def checkpoint_folder(checkpoint: str, patterns: Sequence[str], revision: str | 
         except OSError as error:  # not there, not allowed or not reachable: the other id may be in the cache
             failures.append(error)
     raise failures[0]
+
+
+def local_folder(checkpoint: str, revision: str | None = None) -> Path | None:
+    """The folder of a checkpoint that is on this machine, given or in the hub's cache; nothing is downloaded."""
+    path = Path(checkpoint).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+
+    for name in hub_ids(checkpoint):
+        with suppress(OSError):  # not in the cache
+            cache = os.environ.get("HF_HUB_CACHE")
+            return Path(snapshot_download(name, revision=revision, cache_dir=cache, local_files_only=True))
+    return None
 
 
 def hub_ids(checkpoint: str) -> list[str]:
@@ -119,6 +136,43 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
             weights.update(read_tensors(inside(folder, shard, folder / name)))
         return weights
     raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
+
+
+class StoredWeights(NamedTuple):
+    """How many numbers a checkpoint's files hold, how many bytes they take there, and the type of most of them."""
+
+    parameters: int
+    size: int
+    dtype: str
+
+
+def stored_weights(folder: Path) -> StoredWeights | None:
+    """What the headers of the weights' files say; None if there are none. Nothing is loaded.
+
+    Files of torch.save have no such header: theirs are counted from the file's size and config.json's type.
+    """
+    if files := sorted(folder.glob("*.safetensors")) or sorted(folder.rglob("*.safetensors")):
+        tensors = [tensor for path in files for tensor in _safetensors_header(path)]
+        types = Counter[str]()
+        for dtype, shape, _ in tensors:
+            types[dtype] += math.prod(shape)
+        dtype = types.most_common(1)[0][0] if types else "F32"
+        named = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(dtype, dtype)
+        return StoredWeights(types.total(), sum(end - start for _, _, (start, end) in tensors), named)
+    files = [path for pattern in ("*.bin", "*.ckpt") for path in folder.rglob(pattern)]
+    if not files:
+        return None
+    config = read_json(folder / "config.json")
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    size = sum(path.stat().st_size for path in files)
+    return StoredWeights(size // (2 if dtype.endswith("16") else 4), size, dtype)
+
+
+def _safetensors_header(path: Path) -> list[tuple[str, list[int], tuple[int, int]]]:
+    """Type, shape and place of each tensor of a file."""
+    with path.open("rb") as file:
+        header: Fields = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return [(e["dtype"], e["shape"], tuple(e["data_offsets"])) for name, e in header.items() if name != "__metadata__"]
 
 
 def inside(folder: Path, name: str, named_by: Path) -> Path:

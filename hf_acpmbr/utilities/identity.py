@@ -51,7 +51,8 @@ def _is_plain(value: object, kind: str) -> bool:
     return isinstance(value, kinds[kind])
 
 
-def _option_types(cls: type) -> dict[str, str]:
+@functools.cache
+def _option_types(cls: type) -> Mapping[str, str]:
     """The annotation of every option, as it is written."""
     names: dict[str, str] = {}
     for base in cls.__mro__:

@@ -48,7 +48,8 @@ class NetworkUtility(Utility, Generic[N]):
     Args:
         checkpoint: hub id or folder.
         device: "cpu", "cuda:0", "mps", ...; default: a GPU if there is one.
-        dtype: "auto" (default) is half precision on GPUs and float32 elsewhere; "float32", "float16", "bfloat16".
+        dtype: "auto" (default) is half precision on GPUs and float32 elsewhere; "float32", "float16", "bfloat16". On a
+            CPU the same seed gives the same choice everywhere only with float32, so bfloat16 is for whoever asks.
         batch_tokens: tokens of a batch, padding included; default 2,048 on CPU, 32,768 elsewhere.
         compile: run the network through torch.compile.
         revision: branch, tag or commit of a hub checkpoint.
@@ -174,10 +175,8 @@ class NetworkUtility(Utility, Generic[N]):
             return self.half if self.device.startswith("cuda") and _computes(self.half, self.device) else "float32"
         if dtype not in _DTYPES:
             raise ValueError(f"dtype={dtype!r} is unknown: choose one of {', '.join(_DTYPES)} or 'auto'")
-        if dtype != "float32" and self.device == "cpu":
-            warnings.warn(
-                f"dtype={dtype!r} on a CPU is usually much slower than float32; use dtype='auto'", stacklevel=3
-            )
+        if dtype != "float32" and self.device == "cpu" and not _has_units(dtype):
+            warnings.warn(f"dtype={dtype!r} on this CPU is slower than float32; use dtype='auto'", stacklevel=3)
         return dtype
 
     def __getstate__(self) -> dict[str, object]:
@@ -235,6 +234,14 @@ def _computes(half: str, device: str) -> bool:
     if not torch.cuda.is_available() or torch.version.hip:  # loading says that the device is not there
         return True
     return torch.cuda.get_device_capability(device)[0] >= (7 if half == "float16" else 8)
+
+
+def _has_units(dtype: str) -> bool:
+    """Whether the CPU multiplies matrices in a 16-bit type by instructions of its own."""
+    import torch
+
+    known = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)  # older releases do not say
+    return dtype == "bfloat16" and bool(known())
 
 
 def _default_device() -> str:

@@ -19,6 +19,8 @@ Symbols = Sequence[str]  # a text as characters or as words
 _DENSE, _SPARSE, _CELL, _PAIR = 0.045, 2.0, 3.0, 10.0
 _LARGEST_MATRIX = 1 << 26  # elements of the dense matrices of one order
 _BLOCK = 1 << 22  # features of the pairs that are compared at a time
+# Texts × texts × n-grams up to which the whole grid is counted at once: the making of matrices would take longer.
+_SMALL_GRID = 1 << 20
 
 
 class NGramCounts:
@@ -39,16 +41,15 @@ class NGramCounts:
         codes = _symbol_codes(symbols)
         self._texts: list[IntArray] = []
         self._grams: list[IntArray] = []
-        gram = codes
-        positions = np.arange(codes.size)
+        base = int(codes.max(initial=0)) + 1
+        gram, ends = codes, np.arange(codes.size)  # of each n-gram, and where it ends
         for size in range(1, order + 1):
             if size > 1:
-                inside = positions[positions + size <= last[positions]]
-                kept = np.searchsorted(positions, inside)
-                pair = gram[kept] * (int(codes.max(initial=0)) + 1) + codes[inside + size - 1]
+                longer = ends + 1 < last
+                ends, owner, last = ends[longer] + 1, owner[longer], last[longer]
+                pair = gram[longer] * base + codes[ends]
                 gram = np.unique(pair, return_inverse=True)[1].reshape(-1)
-                positions = inside
-            self._texts.append(owner[positions])
+            self._texts.append(owner)
             self._grams.append(np.asarray(gram, dtype=np.int64))
 
     def aggregate(self, members: IntArray, weights: FloatArray) -> tuple[list[FloatArray], FloatArray]:
@@ -77,6 +78,21 @@ class NGramCounts:
         # `hypotheses` may repeat: only the last place of each text was filled.
         return np.asarray(out[place[hypotheses]])
 
+    @property
+    def grams(self) -> int:
+        """Different n-grams of all orders."""
+        return sum(int(grams.max(initial=-1)) + 1 for grams in self._grams)
+
+    def grid(self) -> IntArray:
+        """(T, T, n) clipped matches of all pairs, from T × T × grams minima: for a few short texts."""
+        total = self.totals.shape[0]
+        # One column more than an order has n-grams, so that none is empty.
+        sizes = [int(grams.max(initial=-1)) + 2 for grams in self._grams]
+        starts = np.cumsum([0, *sizes])
+        cells = [t * starts[-1] + g + start for t, g, start in zip(self._texts, self._grams, starts[:-1], strict=True)]
+        counts = np.bincount(np.concatenate(cells), minlength=total * starts[-1]).reshape(total, starts[-1])
+        return np.asarray(np.add.reduceat(np.minimum(counts[:, None], counts[None]), starts[:-1], axis=2))
+
     def features(self) -> list[tuple[IntArray, IntArray]]:
         """Per order (text, feature) of every occurrence, without features that only one text has."""
         out = []
@@ -100,7 +116,7 @@ class MatchTable:
 
     Products of these matrices count the features of a whole grid of pairs: dense ones for texts that resemble each
     other, as long candidates for one source do, sparse ones for texts that share little. A few pairs are compared one
-    by one. The cheapest way is chosen for each order.
+    by one. The cheapest way is chosen for each order. For a few short texts all pairs are counted at once.
 
     Args:
         counts: one or several kinds of n-grams over the same T texts.
@@ -108,11 +124,17 @@ class MatchTable:
 
     def __init__(self, counts: Sequence[NGramCounts]) -> None:
         self.totals: IntArray = np.concatenate([kind.totals for kind in counts], axis=1)
+        self._grid: IntArray | None = None
+        if self.totals.shape[0] ** 2 * sum(kind.grams for kind in counts) <= _SMALL_GRID:
+            self._grid = np.concatenate([kind.grid() for kind in counts], axis=2)
+            return
         parts = [part for kind in counts for part in kind.features()]
         self._orders = [_indicators(texts, features, self.totals.shape[0]) for texts, features in parts]
 
     def matches(self, hypotheses: IntArray, references: IntArray) -> IntArray:
         """(k, orders) clipped match counts of aligned text indices."""
+        if self._grid is not None:
+            return np.asarray(self._grid[hypotheses, references])
         rows, i = np.unique(hypotheses, return_inverse=True)
         columns, j = np.unique(references, return_inverse=True)
         out = np.zeros((hypotheses.size, len(self._orders)), dtype=np.int64)

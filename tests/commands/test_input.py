@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,16 +58,22 @@ def test_a_missing_file_is_named_with_its_option(tmp_path: Path, capsys: pytest.
 
 
 def test_batches_stay_at_their_positions_and_hold_no_more_than_their_records() -> None:
-    taken = []
+    taken: list[int] = []
+    made: list[int] = []
 
-    def items() -> Iterator[tuple[str, int]]:
+    def make(number: int) -> int:
+        made.append(number)
+        return number
+
+    def items() -> Iterator[tuple[str, Callable[[], int]]]:
         for number in range(7):
             taken.append(number)
-            yield f"line {number}", number
+            yield f"line {number}", partial(make, number)
 
-    batches = Input([], items).batches(2, 4)
+    batches = Input([], items).batches(2, lambda position: position >= 4)
     assert [record.item for record in next(batches)] == [4, 5]
     assert taken == [0, 1, 2, 3, 4, 5], "nothing is read ahead"
+    assert made == [4, 5], "what is not wanted is not looked into"
     assert [(record.position, record.where, record.item) for record in next(batches)] == [(6, "line 6", 6)]
     assert list(batches) == []
 

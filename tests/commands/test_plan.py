@@ -5,45 +5,108 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from hf_acpmbr.cli import main
-from hf_acpmbr.commands.plan import Pace
+from hf_acpmbr.commands._calibration import Pace, Spent, shares
+from hf_acpmbr.embedded import load_translator
 from hf_acpmbr.utilities import load_utility
+from hf_acpmbr.utilities.checkpoints import stored_weights
 
 SOURCES = ["It is raining.", "Where is the station?", "She reads an old book."]
 DRAWING = ["--num-candidates", "24", "--max-new-tokens", "12"]
 UTILITIES = ["--target", "embedded-d1", "--distilled", "embedded-d2"]
 
 
-def planned(capsys: pytest.CaptureFixture[str], source: Path, *more: str) -> tuple[str, dict[str, list[str]]]:
-    """The lines above the table, and its rows."""
+def planned(
+    capsys: pytest.CaptureFixture[str], source: Path, *more: str
+) -> tuple[list[str], list[dict[str, list[str]]]]:
+    """The lines outside of tables, and the tables' rows by first cell."""
     assert main(["plan", "--input", str(source), *DRAWING, "--pairs", "8", *more]) == 0
-    text, _, table = capsys.readouterr().out.partition("\n\n")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-    return text, {row[0]: row[1:] for row in rows}
+    text: list[str] = []
+    tables: list[dict[str, list[str]]] = []
+    for line in capsys.readouterr().out.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            text.append(line)
+        elif cells[0] in ("", "recipe"):
+            tables.append({})  # a header
+        elif set(line) != {"|", "-"}:
+            tables[-1][cells[0]] = cells[1:]
+    return text, tables
 
 
 def test_calls_and_candidates_are_those_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("\n".join(["", *SOURCES, ""]), encoding="utf-8")
-    text, rows = planned(capsys, source, *UTILITIES, "--lines", "3")
-    for recipe in ("paper-high",):
-        options = [*DRAWING, *UTILITIES, "--recipe", recipe, "--format", "jsonl", "--quiet"]
-        assert main(["translate", "--input", str(source), "--output", str(output), *options]) == 0
-        made = [record for line in output.read_text().splitlines() if (record := json.loads(line))["status"] != "blank"]
-        calls = [sum(record["calls"].get(name, 0) for record in made) / 3 for name in ("embedded-d1", "embedded-d2")]
-        assert [float(cell.replace(",", "")) for cell in rows[recipe][:2]] == [round(count) for count in calls]
+    text, (_, most, rows) = planned(capsys, source, *UTILITIES, "--lines", "3")
+    options = [*DRAWING, *UTILITIES, "--recipe", "paper-high", "--format", "jsonl", "--quiet"]
+    assert main(["translate", "--input", str(source), "--output", str(output), *options]) == 0
+    made = [record for line in output.read_text().splitlines() if (record := json.loads(line))["status"] != "blank"]
+    calls = [sum(record["calls"].get(name, 0) for record in made) / 3 for name in ("embedded-d1", "embedded-d2")]
+    assert [float(cell.replace(",", "")) for cell in rows["paper-high"][:2]] == [round(count) for count in calls]
+    assert rows["paper-high"][-1] == "3 lines decided"
     unique = [record["unique"] for record in made]
-    assert f"{sum(unique) / 3:.0f} unique of 24 candidates (from {min(unique)} to {max(unique)})" in text
-    assert rows["exact MBR"][0] == f"{sum(n * n for n in unique) / 3:,.0f}"
-    assert "3 of 4 lines tried" in text
+    assert any(f"of 24 candidates (from {min(unique)} to {max(unique)})" in line for line in text)
+    assert most["exact MBR"] == ["576", "0", "0"], "all candidates may be unique"
+    assert float(rows["exact MBR"][0]) <= 576
+
+
+def test_without_calibration_no_network_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = load_translator()
+    parameters = {"model": sum(weight.numel() for weight in model.parameters())}
+    parameters["target"] = load_utility("embedded-d1").parameters
+
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("hf_acpmbr.models._embedded", refuse)
+    monkeypatch.setattr("hf_acpmbr.utilities.bleurt.BLEURT.load", refuse)
+    source = tmp_path / "in"
+    source.write_text("\n".join(SOURCES), encoding="utf-8")
+    text, (networks, most) = planned(capsys, source, *UTILITIES, "--no-calibration")
+    assert "3 lines; 3 looked at" in text[0]
+    assert {name: int(networks[name][1].replace(",", "")) for name in parameters} == parameters
+    assert most["fast"] == ["24", "384", "0"]
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_acpmbr.commands._footprint.free_memory", lambda device: 1_000_000)
+    source = tmp_path / "in"
+    source.write_text("Hello.", encoding="utf-8")
+    assert main(["plan", "--input", str(source), *UTILITIES]) == 2
+    out, error = capsys.readouterr()
+    assert "the weights do not fit on cpu: model embedded 20.5 MB, target embedded-d1" in error
+    assert "| exact MBR |" in out, "what is known is said all the same"
+
+
+def test_a_file_of_torch_is_counted_by_its_size(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(1000, 1000, dtype=torch.float16)}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text('{"torch_dtype": "float16"}')
+    stored = stored_weights(tmp_path)
+    assert stored is not None
+    assert stored.dtype == "float16"
+    assert stored.parameters == pytest.approx(1e6, rel=0.01)
+    assert stored_weights(tmp_path / "nothing") is None
+
+
+def test_every_length_counts_as_often_as_the_file_has_it() -> None:
+    weights = shares([10, 200, 20], [*[10] * 6, *[20] * 3, 200])
+    np.testing.assert_allclose(weights, [0.6, 0.1, 0.3])
+    np.testing.assert_allclose(shares([10, 20], [15]), [0.5, 0.5])
+    np.testing.assert_allclose(shares([7, 7, 7], [7, 7]), 1 / 3)
 
 
 def test_utilities_that_encode_texts_are_charged_for_texts() -> None:
-    pace = Pace(load_utility("chrf"), per_pair=0.5, per_text=2.0)
-    assert pace.seconds(10, 3) == 11.0
-    assert pace.seconds(0, 3) == 0.0
+    pace = Pace(load_utility("chrf"), Spent(0.5, 0.25), Spent(2.0, 1.0))
+    assert pace.of(10, 3) == Spent(11.0, 5.5)
+    assert pace.of(0, 3) == Spent()
 
 
 @pytest.mark.parametrize(
@@ -52,6 +115,7 @@ def test_utilities_that_encode_texts_are_charged_for_texts() -> None:
         ("\n \n", [], "has no line with text: there is nothing to plan"),
         ("a\n", ["--lines", "0"], "--lines must be at least 1, got 0"),
         ("a\n", ["--input", "-"], "plan needs --input FILE"),
+        ("a\n", ["--seconds", "nan"], "--seconds must be at least 0, got nan"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(

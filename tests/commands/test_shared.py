@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -160,3 +161,24 @@ def test_shards_of_an_unfinished_run_are_neither_lost_nor_taken_by_another_run(
         assert main(command(source, two, "--resume")) == 0
     assert written[2:] == [2, 3, 4], "what was there is not made again"
     assert two.read_bytes() == one.read_bytes()
+
+
+def test_two_machines_write_the_bytes_of_one(source: Path) -> None:
+    """Two launchers, as on two machines that see the same disk, which meet at an address."""
+    one, two = source.with_name("one"), source.with_name("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    meeting = ["--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", port]
+    nodes = []
+    for rank in ("0", "1"):
+        started = [sys.executable, "-m", "torch.distributed.run", *meeting, "--node_rank", rank, "-m", "hf_acpmbr"]
+        environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+        nodes.append(
+            subprocess.Popen([*started, *command(source, two)], env=environment, stderr=subprocess.PIPE, text=True)
+        )
+    for node in nodes:
+        finish(node)
+    assert main(command(source, one)) == 0
+    assert two.read_bytes() == one.read_bytes()
+    assert not parts_of(str(two)).exists()

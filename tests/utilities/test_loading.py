@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -289,11 +290,15 @@ def test_distilled_partners_carry_the_papers_rates() -> None:
         assert all(partner.name in UTILITIES for partner in distilled_partners(target))
 
 
-def test_dtype_and_device_are_checked() -> None:
+def test_dtype_and_device_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="dtype='float8' is unknown"):
         load_utility("bleurt-20", dtype="float8", device="cpu")
     with pytest.warns(UserWarning, match="slower than float32"):
-        load_utility("bleurt-20", dtype="bfloat16", device="cpu")
+        load_utility("bleurt-20", dtype="float16", device="cpu")
+    for units in (True, False):
+        monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda units=units: units, raising=False)
+        with nullcontext() if units else pytest.warns(UserWarning, match="slower than float32"):
+            load_utility("bleurt-20", dtype="bfloat16", device="cpu")
     assert load_utility("bleurt-20", dtype="auto", device="cpu").dtype == "float32"
     assert load_utility("bleurt-20", dtype="auto", device="cuda:1").dtype == "float16"
     assert load_utility("metricx-24", dtype="auto", device="cuda").dtype == "bfloat16"

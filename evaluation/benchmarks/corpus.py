@@ -1,0 +1,185 @@
+"""A long input: `python -m evaluation.benchmarks.corpus --lines 1000000` measures memory and overhead per line.
+
+The cheapest real job, so that what is measured is the way through files and not a metric: `acpmbr rerank` with chrF
+over lists of two to four short candidates. The process is killed (-9) when a part of the lines is there and started
+again with --resume. Its memory (resident, from /proc, so on Linux) is read all along, and its CPU time until the first
+new line is what resuming costs. `--compare` also makes an uninterrupted run and compares the bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evaluation.assets import BUILTIN_SENTENCES, read_lines
+from evaluation.benchmarks.peers import ROOT, THREADS
+
+_LOOK_EVERY = 0.05  # seconds
+_TICKS = os.sysconf("SC_CLK_TCK")
+HEADER = (
+    "| input | lines | CPU s | lines per CPU s | MB at a tenth of the lines | MB at the end | most MB |"
+    " killed after | CPU s until the first new line |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def lists(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
+    """Two to four short candidates for each line: a sentence, and the same with a word left out or changed."""
+    sentences = [row["de"].split()[:6] for row in read_lines(BUILTIN_SENTENCES)]
+    draw = random.Random(seed)
+    for number in range(count):
+        words = [*sentences[number % len(sentences)], str(number)]
+        texts = [" ".join(words)]
+        for _ in range(draw.randint(1, 3)):
+            place = draw.randrange(len(words))
+            changed = [words[place] + "e"] if draw.random() < 0.5 else []
+            texts.append(" ".join([*words[:place], *changed, *words[place + 1 :]]))
+        yield {"id": number, "candidates": texts}
+
+
+def write(path: Path, count: int) -> None:
+    """The lists as JSON lines or, by the file's ending, as a table."""
+    rows = lists(count)
+    if path.suffix != ".parquet":
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema({"id": pa.int64(), "candidates": pa.list_(pa.string())})
+    with pq.ParquetWriter(path, schema) as writer:
+        while some := list(itertools.islice(rows, 10_000)):
+            writer.write_table(pa.Table.from_pylist(some, schema=schema))
+
+
+@dataclass
+class Watched:
+    """A run of the command, looked at from outside.
+
+    Attributes:
+        cpu: seconds in all.
+        first: CPU seconds until the first new line was there.
+        memory: (lines, resident MB) again and again.
+        peak: the most resident MB.
+    """
+
+    cpu: float = 0.0
+    first: float = 0.0
+    memory: list[tuple[int, float]] = field(default_factory=list)
+    peak: float = 0.0
+
+    @classmethod
+    def run(cls, source: Path, output: Path, *more: str, stop_at: int | None = None) -> Watched:
+        """Rerank `source` into `output`; killed as soon as `stop_at` lines are there."""
+        options = ["--target", "chrf", "--format", "parquet" if output.suffix == ".parquet" else "text", "--quiet"]
+        command = [sys.executable, "-m", "hf_acpmbr", "rerank", "--input", str(source), "--output", str(output)]
+        part = output.with_name(f"{output.name}.unfinished")
+        seen = _Growth(part)
+        before = seen.lines
+        started = subprocess.Popen([*command, *options, *more], cwd=ROOT, env={**os.environ, **THREADS})
+        process = started.pid
+        watched = cls()
+        while True:
+            ended, status, usage = os.wait4(process, os.WNOHANG)
+            if ended:
+                break
+            lines, memory = seen.look(), _memory(process)
+            if memory is not None and lines > before:
+                watched.first = watched.first or _cpu(process)
+                watched.memory.append((lines, memory[0]))
+                watched.peak = memory[1]
+            if stop_at is not None and lines >= stop_at:
+                os.kill(process, 9)
+                stop_at = None
+            time.sleep(_LOOK_EVERY)
+        started.returncode = os.waitstatus_to_exitcode(status)  # wait4 has taken it, with what it used
+        if started.returncode not in (0, -9):
+            raise RuntimeError(f"{' '.join(command)} failed with status {status}")
+        watched.cpu = usage.ru_utime + usage.ru_stime
+        return watched
+
+
+class _Growth:
+    """Lines of a file that grows, without reading it again and again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.place, self.lines = path, 0, 0
+        self.look()
+
+    def look(self) -> int:
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                file.seek(self.place)
+                new = file.read()
+            self.place, self.lines = self.place + len(new), self.lines + new.count(b"\n")
+        return self.lines
+
+
+def _memory(process: int) -> tuple[float, float] | None:
+    """Resident MB now, and the most so far; None for a process that has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return None
+    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    if "VmRSS" not in found:
+        return None
+    return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
+
+
+def _cpu(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def measure(source: Path, folder: Path, lines: int, kill_at: float, compare: bool) -> str:
+    """A row of the table."""
+    output = folder / f"killed{source.suffix}"
+    killed = Watched.run(source, output, stop_at=int(kill_at * lines))
+    there = _Growth(output.with_name(f"{output.name}.unfinished")).lines
+    resumed = Watched.run(source, output, "--resume")
+    if compare:
+        whole = folder / f"whole{source.suffix}"
+        Watched.run(source, whole)
+        if not filecmp.cmp(whole, output, shallow=False):
+            raise RuntimeError(f"{output} differs from the output of an uninterrupted run")
+    memory = [*killed.memory, *resumed.memory]
+    early = next((megabytes for count, megabytes in memory if count >= lines / 10), float("nan"))
+    seconds = killed.cpu - killed.first + resumed.cpu - resumed.first
+    cells = [source.suffix.removeprefix("."), f"{lines:,}", f"{killed.cpu + resumed.cpu:.0f}"]
+    cells += [f"{lines / seconds:,.0f}", f"{early:.0f}", f"{memory[-1][1]:.0f}"]
+    cells += [f"{max(killed.peak, resumed.peak):.0f}", f"{there:,}", f"{resumed.first:.1f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, default=2000, help="lists in the input (default: 2,000)")
+    parser.add_argument("--formats", nargs="+", choices=("jsonl", "parquet"), default=["jsonl"])
+    parser.add_argument("--kill-at", type=float, default=0.9, help="part of the lines after which it is killed")
+    parser.add_argument("--compare", action="store_true", help="also make an uninterrupted run and compare the bytes")
+    parser.add_argument("--folder", type=Path, help="for input and outputs; default: a temporary one")
+    args = parser.parse_args()
+    print(HEADER, flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (args.folder or Path(temporary)).resolve()
+        for format in args.formats:
+            source = folder / f"lists.{format}"
+            write(source, args.lines)
+            print(measure(source, folder, args.lines, args.kill_at, args.compare), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
