@@ -177,8 +177,8 @@ def check_output(model_type: str, config: GenerationConfig) -> None:
     """Whisper's own `generate` takes outputs apart tensor by tensor, which an MBROutput does not survive."""
     if model_type == "whisper" and config.return_dict_in_generate:
         raise ValueError(
-            "return_dict_in_generate=True, timestamps and long audio cannot be had with MBR on Whisper, whose generate "
-            "takes the output apart: leave them out and give at most 30 seconds of audio"
+            "return_dict_in_generate=True cannot be had with MBR on Whisper, whose generate takes the output apart: "
+            "leave it out (return_segments=True gives the chosen segments)"
         )
 
 
