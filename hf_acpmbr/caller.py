@@ -173,6 +173,15 @@ def check_conflicts(config: GenerationConfig, own: GenerationConfig, sampler: Sa
     _warn_of_overruled(sampler, given)
 
 
+def check_output(model_type: str, config: GenerationConfig) -> None:
+    """Whisper's own `generate` takes outputs apart tensor by tensor, which an MBROutput does not survive."""
+    if model_type == "whisper" and config.return_dict_in_generate:
+        raise ValueError(
+            "return_dict_in_generate=True cannot be had with MBR on Whisper, whose generate takes the output apart: "
+            "leave it out (return_segments=True gives the chosen segments)"
+        )
+
+
 def _warn_of_overruled(sampler: Sampler, given: Callable[[str], object]) -> None:
     ignored = []
     for name, (unset, ours) in _OVERRULED.items():

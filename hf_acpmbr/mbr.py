@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .caller import Caller, CheckedSignature, check_conflicts
+from .caller import Caller, CheckedSignature, check_conflicts, check_output
 from .candidates import Candidates
 from .checks import integer, optional
 from .decoding import Decision, Texts
@@ -110,6 +110,7 @@ class ACPMBR:
         with caller.streaming():
             tokenizer = self.generation_tokenizer  # refused before anything is drawn
             check_conflicts(generation_config, model.generation_config, self.recipe.sampling.sampler, caller)
+            check_output(model.config.model_type, generation_config)
             request = read_request(
                 model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs
             )

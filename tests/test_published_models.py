@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig, TextIteratorStreamer, TextStreamer
+from transformers import (
+    GenerationConfig,
+    TextIteratorStreamer,
+    TextStreamer,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
 from hf_acpmbr import ACPMBR
 
@@ -223,3 +229,20 @@ def test_several_images_of_one_prompt_are_seen_by_every_sample() -> None:
             assert float(logits.log_softmax(-1)[range(len(new)), list(new)].sum()) == pytest.approx(logprob, abs=1e-4)
     with pytest.raises(ValueError, match=r"(pixel_values|mm_encoder_outputs).* cannot be divided among 2 rows"):
         model.generate(**inputs, custom_generate=mbr, max_new_tokens=3, do_sample=True, num_return_sequences=2)
+
+
+def test_whisper_transcribes_and_refuses_what_its_generate_would_take_apart() -> None:
+    sides = {
+        f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")
+    }
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 3}
+    limits = {"num_mel_bins": 8, "max_source_positions": 30, "max_target_positions": 30, "vocab_size": 2000}
+    torch.manual_seed(0)
+    model = WhisperForConditionalGeneration(WhisperConfig(d_model=16, **sides, **ids, **limits)).eval()
+    audio = {"input_features": torch.randn(2, 8, 60)}
+    tokens = model.generate(**audio, custom_generate=chrf("facebook/m2m100_418M"), max_new_tokens=4)
+    assert tokens.shape[0] == 2
+    with pytest.raises(ValueError, match=r"return_dict_in_generate=True.* on Whisper"):
+        model.generate(
+            **audio, custom_generate=chrf("facebook/m2m100_418M"), max_new_tokens=4, return_dict_in_generate=True
+        )

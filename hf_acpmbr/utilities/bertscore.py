@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
+from .bertscore_layers import LAYERS
 from .encoding import TextVectors, load_encoder
 from .network import NetworkOptions, NetworkUtility
-from .tokenization import position_limit
+from .tokenization import SpecialTokens, position_limit
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
     from typing_extensions import Unpack
 
-# Layers that the authors found to agree best with human ratings.
-LAYERS = {
-    "bert-base-uncased": 9,
-    "bert-large-uncased": 18,
-    "bert-base-multilingual-cased": 9,
-    "roberta-base": 10,
-    "roberta-large": 17,
-    "xlm-roberta-base": 9,
-    "xlm-roberta-large": 17,
-    "deberta-xlarge-mnli": 40,
-}
 _COLUMNS_AT_ONCE = 512  # references whose token similarities are held at a time
-_SPACE_FIRST = ("roberta", "gpt2")
+_SPACE_FIRST = ("RobertaTokenizer", "GPT2Tokenizer")
 _OUTPUTS = ("f1", "precision", "recall")
 
 
@@ -92,18 +85,10 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
 class _BERTScoreKernel:
     def __init__(self, utility: BERTScore, table: TextTable, statistics: Statistics) -> None:
         tokens = utility.special_tokens()
-        config = utility.network.config
-        # As bert-score: texts are stripped, and those for RoBERTa begin with a space like words inside a text.
-        space = " " if config.model_type in _SPACE_FIRST else ""
-        texts = [space + text.strip() if text.strip() else "" for text in table.texts]
-        if config.model_type == "bert":  # its tokenizer reads accents in composed form, where it is not the fast one
-            texts = [unicodedata.normalize("NFC", text) for text in texts]
         self.utility = utility
-        self.contents = tokens.encode(texts, position_limit(tokens.tokenizer, config) - tokens.count)
-        self.rows = [tokens.join(content) for content in self.contents]
-        self.offset = len(tokens.before)
-        self.weightless = {*tokens.before, *tokens.after}
-        self.frequency = _Frequency(self.contents, table.reference_counts) if utility.idf else None
+        self.rows = _token_rows(tokens, table.texts, utility.network.config)
+        weight = _idf(self.rows, table.reference_counts) if utility.idf else _equal_weights(tokens)
+        self.shares = [_shares(row, weight) for row in self.rows]
         self.states = TextVectors(utility, self.rows, tokens.pad_id, self._encode, statistics)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
@@ -139,54 +124,62 @@ class _BERTScoreKernel:
         inside = (position < sizes[:, None]).to(own.device)
         index = (starts[:, None] + position).clamp(max=similarity.shape[1] - 1).to(own.device)
         spread = similarity[:, index].masked_fill(~inside, -torch.inf)
-        weights_h = self._weights([hypothesis])
-        weights_r = self._weights(references.tolist())
-        precision = (spread.amax(dim=2).double() * weights_h.T.to(own.device)).sum(dim=0)
+        shares = torch.nn.utils.rnn.pad_sequence([self.shares[k] for k in references.tolist()], batch_first=True)
+        precision = (spread.amax(dim=2).double() * self.shares[hypothesis][:, None].to(own.device)).sum(dim=0)
         best = spread.amax(dim=0).double().masked_fill(~inside, 0.0)
-        recall = (best * weights_r.to(own.device)).sum(dim=1)
-        # An empty text has neither precision nor recall with anything, as in bert-score.
-        both = bool(self.contents[hypothesis]) & np.array([bool(self.contents[k]) for k in references.tolist()])
-        return self._output(precision.cpu().numpy() * both, recall.cpu().numpy() * both)
+        recall = (best * shares.to(own.device)).sum(dim=1)
+        # bert-score takes two tokens for an empty text, whose precision and recall are 0 (and so is F1 if they are
+        # special ones, which weigh nothing).
+        empty = (len(own) == 2) | (sizes.numpy() == 2)
+        return self._output(precision.cpu().numpy(), recall.cpu().numpy(), empty)
 
-    def _output(self, precision: FloatArray, recall: FloatArray) -> FloatArray:
+    def _output(self, precision: FloatArray, recall: FloatArray, empty: npt.NDArray[np.bool_]) -> FloatArray:
         if self.utility.output == "precision":
-            return precision
+            return np.where(empty, 0.0, precision)
         if self.utility.output == "recall":
-            return recall
+            return np.where(empty, 0.0, recall)
         total = precision + recall
         return np.where(total != 0, 2 * precision * recall / np.where(total != 0, total, 1.0), 0.0)
 
-    def _weights(self, texts: Sequence[int]) -> torch.Tensor:
-        """(k, longest) share of each token; special tokens weigh nothing, and an empty text has no weights."""
-        import torch
 
-        out = torch.zeros(len(texts), max(len(self.rows[k]) for k in texts), dtype=torch.float64)
-        for place, k in enumerate(texts):
-            content = self.contents[k]
-            if content:
-                raw = (
-                    self.frequency.weights(content) if self.frequency else torch.ones(len(content), dtype=torch.float64)
-                )
-                raw[[token in self.weightless for token in content]] = 0.0
-                out[place, self.offset : self.offset + len(content)] = raw / raw.sum().clamp(min=1e-12)
-        return out
+def _token_rows(tokens: SpecialTokens, texts: Sequence[str], config: PretrainedConfig) -> list[list[int]]:
+    """Ids of each text with special tokens, as bert-score makes them.
+
+    Texts are stripped, and those for RoBERTa begin with a space like words inside a text. DeBERTa's positions are
+    relative: its texts are cut only where the tokeniser has a limit.
+    """
+    texts = [text.strip() for text in texts]
+    if tokens.splits_words:  # the tokenisers that bert-score uses read accents in composed form
+        texts = [unicodedata.normalize("NFC", text) for text in texts]
+    if tokens.kind(config.model_type) in _SPACE_FIRST:
+        texts = [f" {text}" if text else "" for text in texts]
+    absolute = getattr(config, "position_biased_input", True)
+    limit = position_limit(tokens.tokenizer, config if absolute else None)
+    return [tokens.join(row) for row in tokens.encode(texts, limit - tokens.count)]
 
 
-class _Frequency:
+def _equal_weights(tokens: SpecialTokens) -> Callable[[int], float]:
+    """Every token weighs the same, but for those that begin and separate texts (T5's end of a text is neither)."""
+    weightless = tokens.marks
+    return lambda token: float(token not in weightless)
+
+
+def _idf(documents: Sequence[Sequence[int]], repeats: IntArray) -> Callable[[int], float]:
     """idf(token) = log((n + 1) / (documents with it + 1)) over n references, repeated ones counted as often."""
+    counts: Counter[int] = Counter()
+    for document, times in zip(documents, repeats.tolist(), strict=True):
+        for token in set(document):
+            counts[token] += times
+    size = int(repeats.sum())
+    return lambda token: math.log((size + 1) / (counts[token] + 1))
 
-    def __init__(self, documents: Sequence[Sequence[int]], repeats: IntArray) -> None:
-        self.size = int(repeats.sum())
-        self.counts: dict[int, int] = {}
-        for document, times in zip(documents, repeats.tolist(), strict=True):
-            for token in set(document):
-                self.counts[token] = self.counts.get(token, 0) + times
 
-    def weights(self, tokens: Sequence[int]) -> torch.Tensor:
-        import torch
+def _shares(row: Sequence[int], weight: Callable[[int], float]) -> torch.Tensor:
+    """(L,) weights of a text's tokens with a sum of 1, or all 0."""
+    import torch
 
-        counts = torch.tensor([self.counts.get(token, 0) for token in tokens], dtype=torch.float64)
-        return torch.log((self.size + 1) / (counts + 1))
+    raw = torch.tensor([weight(token) for token in row], dtype=torch.float64)
+    return raw / raw.sum().clamp(min=1e-12)
 
 
 def _by_row(rows: IntArray) -> list[IntArray]:

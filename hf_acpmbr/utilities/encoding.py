@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from logging import ERROR
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from .network import NetworkUtility
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+_LAYER_COUNTS = ("encoder_layers", "num_encoder_layers")  # of encoder-decoders that count on both sides
+_EACH_LAYER = ("attention_window", "layer_types")  # lists of settings, one for each layer
 
 
 class TextVectors:
@@ -65,15 +69,16 @@ class TextVectors:
 
 
 def load_encoder(folder: Path, layers: int | None = None) -> PreTrainedModel:
-    """transformers' encoder of a folder; with `layers`, those above are neither loaded nor computed."""
+    """transformers' encoder of a folder; with `layers`, those above are neither loaded nor computed.
+
+    Of an encoder-decoder (T5, BART) it is the encoder.
+    """
     from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
     config = AutoConfig.from_pretrained(folder)
     if layers is not None:
-        if layers > config.num_hidden_layers:
-            raise ValueError(f"layer={layers}, but {folder} has only {config.num_hidden_layers}")
-        config.num_hidden_layers = layers
+        _keep_layers(config, layers, folder)
     # It would report the layers that are left out on purpose, and heads that no metric uses.
     verbosity = logging.get_verbosity()
     logging.set_verbosity(ERROR)
@@ -81,4 +86,18 @@ def load_encoder(folder: Path, layers: int | None = None) -> PreTrainedModel:
         model: PreTrainedModel = AutoModel.from_pretrained(folder, config=config)
     finally:
         logging.set_verbosity(verbosity)
-    return model
+    both_sides = hasattr(model, "encoder") and hasattr(model, "decoder")
+    return cast("PreTrainedModel", model.encoder) if both_sides else model
+
+
+def _keep_layers(config: PretrainedConfig, layers: int, folder: Path) -> None:
+    """Make a configuration that of a network with only the first `layers` of its (encoder's) layers."""
+    name = next((name for name in _LAYER_COUNTS if hasattr(config, name)), "num_hidden_layers")
+    there = int(getattr(config, name))
+    if layers > there:
+        raise ValueError(f"layer={layers}, but {folder} has only {there}")
+    for each in _EACH_LAYER:
+        settings = getattr(config, each, None)
+        if isinstance(settings, list) and len(settings) == there:
+            setattr(config, each, settings[:layers])
+    setattr(config, name, layers)

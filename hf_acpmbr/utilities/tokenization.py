@@ -8,8 +8,11 @@ in the file, and so gives other ids than the programs that the metrics were publ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+
+from .checkpoints import read_json
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerFast
@@ -20,6 +23,11 @@ _SENTENCEPIECE = ("sentencepiece.bpe.model", "spm.model", "spiece.model", "sente
 _OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer", "xmod", "data2vec-text")
 
 
+# Sentencepiece tokenisers that add nothing to the normalisation of their pieces.
+_PLAIN = ("BigBirdTokenizer", "MBartTokenizer", "MBart50Tokenizer")
+_KINDS = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
+
+
 class SpecialTokens:
     """Token ids without special tokens, and how a tokeniser puts segments together.
 
@@ -28,7 +36,7 @@ class SpecialTokens:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.tokenizer = load_tokenizer(folder)
+        self.folder, self.tokenizer = folder, load_tokenizer(folder)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)
         # Any ordinary word shows where the special tokens go.
         word = _ids(self.tokenizer("a", add_special_tokens=False))
@@ -42,6 +50,26 @@ class SpecialTokens:
     def count(self) -> int:
         """Special tokens of a single text."""
         return len(self.before) + len(self.after)
+
+    @property
+    def splits_words(self) -> bool:
+        """Whether it is a WordPiece tokeniser, as BERT's."""
+        from tokenizers.models import WordPiece
+
+        return self.tokenizer.is_fast and isinstance(self.tokenizer.backend_tokenizer.model, WordPiece)
+
+    @cached_property
+    def marks(self) -> set[int]:
+        """Ids of the tokens that begin and separate texts (cls, sep), by the files or else by the tokeniser's class."""
+        from transformers import AutoTokenizer
+
+        marks = _marks(self.tokenizer)
+        return marks or _marks(cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(self.folder)))
+
+    def kind(self, model_type: str) -> str:
+        """Name of the tokeniser's class without "Fast"; where no file names one, that of the model's family."""
+        named = read_json(self.folder / "tokenizer_config.json").get("tokenizer_class") or _KINDS.get(model_type, "")
+        return str(named).removesuffix("Fast")
 
     def encode(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
         """Ids of each text without special tokens, cut to `limit`."""
@@ -74,13 +102,17 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(folder))
     if pieces is not None:
         _restore_normalizer(tokenizer, pieces)
+        if type(tokenizer).__name__.startswith("RemBert"):
+            _restore_rembert(tokenizer, pieces)
     return tokenizer
 
 
-def position_limit(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> int:
-    """Longest input with special tokens: the tokeniser's limit, or what the position embeddings hold."""
-    positions = int(getattr(config, "max_position_embeddings", 0) or NO_LIMIT)
-    if any(kind in str(config.model_type) for kind in _OFFSET_POSITIONS):
+def position_limit(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig | None) -> int:
+    """Longest input with special tokens: the tokeniser's limit, or what the position embeddings (if any) hold."""
+    positions = int(getattr(config, "max_position_embeddings", 0) or 0)
+    if config is None or positions < 1:  # XLNet has -1
+        positions = NO_LIMIT
+    elif any(kind in str(config.model_type) for kind in _OFFSET_POSITIONS):
         positions -= int(config.pad_token_id or 0) + 1
     return min(int(min(tokenizer.model_max_length, NO_LIMIT)), positions)
 
@@ -98,9 +130,32 @@ def _restore_normalizer(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> Non
         steps = [*lower, normalizers.Strip(), *steps, normalizers.Replace(Regex(" {2,}"), " ")]
     elif kind.startswith("XLMRoberta"):
         steps = [*steps, normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "▁")]
+    elif kind in _PLAIN:
+        steps = [*steps, normalizers.Replace(Regex(" {2,}"), " ")]
     else:
         return
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(steps)
+
+
+def _restore_rembert(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> None:
+    """Unknown pieces, and cls and sep around texts: transformers 5 converts RemBERT's pieces without them."""
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers.models import Unigram
+    from tokenizers.processors import TemplateProcessing
+
+    model = SentencePieceProcessor(model_file=str(pieces))
+    vocabulary = [(model.id_to_piece(k), model.get_score(k)) for k in range(model.get_piece_size())]
+    tokenizer.backend_tokenizer.model = Unigram(vocabulary, model.unk_id())
+    cls, sep = str(tokenizer.cls_token), str(tokenizer.sep_token)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, tokenizer.get_vocab()[cls]), (sep, tokenizer.get_vocab()[sep])],
+    )
+
+
+def _marks(tokenizer: PreTrainedTokenizerFast) -> set[int]:
+    return {int(mark) for mark in (tokenizer.cls_token_id, tokenizer.sep_token_id) if mark is not None}
 
 
 def _ids(encoding: BatchEncoding) -> list[int]:

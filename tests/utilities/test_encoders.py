@@ -18,7 +18,9 @@ from transformers import AutoModel, AutoTokenizer, MT5ForConditionalGeneration
 
 from hf_acpmbr.utilities import load_utility
 from hf_acpmbr.utilities.metricx import Pieces
+from hf_acpmbr.utilities.tokenization import SpecialTokens
 
+from . import bertscore_families
 from .checkpoints import SENTENCES, train_sentencepiece, write_encoder, write_metricx
 
 HYPOTHESES, REFERENCES = SENTENCES[:5], SENTENCES[3:9]
@@ -284,6 +286,32 @@ def test_roberta_texts_are_stripped_and_begin_with_a_space(shared_data: Path) ->
     utility = load_utility("bertscore", checkpoint=folder, layer=3)
     plain, spaced = utility.score(["hello there", " hello there \n"], ["general", "\tgeneral "])
     assert plain == spaced
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"), [("RemBertTokenizer", "sentencepiece.model"), ("BigBirdTokenizer", "spiece.model")]
+)
+def test_tokenisers_converted_from_pieces_are_complete(tmp_path: Path, kind: str, file: str) -> None:
+    """Normalised as the pieces say, with special tokens around the text and unknown characters as unknown."""
+    train_sentencepiece(tmp_path / file)
+    settings = {"tokenizer_class": kind, "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "<unk>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / file))
+    tokens = SpecialTokens(tmp_path)
+    text = "Ｔhe  train 到 leaves"
+    assert pieces.unk_id() in pieces.encode(text)
+    expected = [pieces.piece_to_id("[CLS]"), *pieces.encode(text), pieces.piece_to_id("[SEP]")]
+    assert tokens.join(*tokens.encode([text])) == expected
+
+
+@pytest.mark.parametrize(("kind", "idf"), bertscore_families.SCORES)
+def test_bertscore_of_many_families_equals_bert_score(tmp_path: Path, kind: str, idf: bool) -> None:
+    folder = bertscore_families.write_family(tmp_path, kind)
+    expected = bertscore_families.SCORES[kind, idf]
+    for output, scores in zip(("precision", "recall", "f1"), expected, strict=True):
+        options = {"checkpoint": str(folder), "layer": bertscore_families.LAYER, "idf": idf, "output": output}
+        found = load_utility("bertscore", **options).score(bertscore_families.HYPOTHESES, bertscore_families.REFERENCES)
+        np.testing.assert_allclose(found, scores, atol=1e-5)
 
 
 def test_idf_counts_every_reference(encoder: Path) -> None:
