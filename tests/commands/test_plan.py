@@ -82,7 +82,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(
     source.write_text("Hello.", encoding="utf-8")
     assert main(["plan", "--input", str(source), *UTILITIES]) == 2
     out, error = capsys.readouterr()
-    assert "the weights do not fit on cpu: model embedded 20.5 MB, target embedded-d1" in error
+    assert "the weights do not fit on cpu: model embedded 23.2 MB, target embedded-d1" in error
     assert "| exact MBR |" in out, "what is known is said all the same"
 
 
