@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable, Utility
@@ -67,12 +68,15 @@ class JointKernel:
             counts[self._texts[scorer]] += scorer.reference_counts
         table = TextTable(list(index), sources, counts)
         self._kernel: Kernel = scorers[0].utility.kernel(table, statistics)
+        self._statistics = statistics
+        self._seen_texts, self._seen_sources = np.zeros(len(index), dtype=bool), np.zeros(len(sources), dtype=bool)
 
     def serve(self, requests: Sequence[Request]) -> None:
         """Score the pairs of all requests in one call; if that fails, one by one, so that each has its own error."""
         start = time.perf_counter()
         placed = [self._placed(request.scorer, request.pairs) for request in requests if request.pairs is not None]
         h, r, s = (np.concatenate(part) for part in zip(*placed, strict=True))
+        encoded = self._statistics.encoded
         try:
             values = np.asarray(self._kernel(h, r, s), dtype=np.float64)
             if values.shape != h.shape:
@@ -85,10 +89,22 @@ class JointKernel:
         ends = np.cumsum([part[0].size for part in placed])
         for request, own in zip(requests, np.split(values, ends[:-1]), strict=True):
             request.values, request.seconds = own, seconds * own.size / values.size
+        if self._statistics.encoded > encoded:
+            for request, (hypotheses, references, of) in zip(requests, placed, strict=True):
+                new = _mark(self._seen_texts, np.concatenate([hypotheses, references]))
+                request.scorer.statistics.encoded += new + _mark(self._seen_sources, of)
 
     def _placed(self, scorer: Scorer, pairs: Indices) -> Indices:
         texts = self._texts[scorer]
         return texts[pairs[0]], texts[pairs[1]], pairs[2] + self._first_source[scorer]
+
+
+def _mark(seen: npt.NDArray[np.bool_], indices: IntArray) -> int:
+    """How many of `indices` were not seen before; now they are. What sources share counts for the first of them."""
+    indices = np.unique(indices[indices < len(seen)])
+    new = int((~seen[indices]).sum())
+    seen[indices] = True
+    return new
 
 
 class JointScoring:

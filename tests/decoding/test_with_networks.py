@@ -70,3 +70,14 @@ def test_the_default_is_full_mbr_where_texts_cost_and_pairs_do_not(comet, kiwi):
     assert not budgeted.exact
     assert budgeted.calls[comet.name] <= 2 * len(texts)
     assert load_utility("ter").encodes_texts is kiwi.encodes_texts is False
+
+
+def test_encodings_are_counted_for_each_of_several_sources(comet):
+    lists = [[f"{text} {k}" for text in SENTENCES[: 5 + k]] for k in range(4)]
+    lists.append(lists[0])  # shared texts are encoded once, for the first source that asks
+    sources = [f"{SOURCE} {k}" for k in range(5)]
+    mbr = ACPMBR(target=comet)
+    together = [decision.encodings.get(comet.name, 0) for decision in mbr.rerank_many(lists, sources)]
+    alone = [mbr.rerank(texts, source).encodings[comet.name] for texts, source in zip(lists, sources, strict=True)]
+    assert alone == [6, 7, 8, 9, 6]
+    assert together == [6, 7, 8, 9, 1]
