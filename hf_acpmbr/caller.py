@@ -178,7 +178,8 @@ def check_output(model_type: str, config: GenerationConfig) -> None:
     if model_type == "whisper" and config.return_dict_in_generate:
         raise ValueError(
             "return_dict_in_generate=True cannot be had with MBR on Whisper, whose generate takes the output apart: "
-            "leave it out (return_segments=True gives the chosen segments)"
+            "leave it out, and with it logprob_threshold and return_token_timestamps, which ask for it "
+            "(return_segments=True gives the chosen segments)"
         )
 
 

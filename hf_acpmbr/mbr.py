@@ -109,8 +109,8 @@ class ACPMBR:
         caller = Caller.find()
         with caller.streaming():
             tokenizer = self.generation_tokenizer  # refused before anything is drawn
-            check_conflicts(generation_config, model.generation_config, self.recipe.sampling.sampler, caller)
             check_output(model.config.model_type, generation_config)
+            check_conflicts(generation_config, model.generation_config, self.recipe.sampling.sampler, caller)
             request = read_request(
                 model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs
             )

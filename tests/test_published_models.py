@@ -242,7 +242,6 @@ def test_whisper_transcribes_and_refuses_what_its_generate_would_take_apart() ->
     audio = {"input_features": torch.randn(2, 8, 60)}
     tokens = model.generate(**audio, custom_generate=chrf("facebook/m2m100_418M"), max_new_tokens=4)
     assert tokens.shape[0] == 2
-    with pytest.raises(ValueError, match=r"return_dict_in_generate=True.* on Whisper"):
-        model.generate(
-            **audio, custom_generate=chrf("facebook/m2m100_418M"), max_new_tokens=4, return_dict_in_generate=True
-        )
+    for asked in ({"return_dict_in_generate": True}, {"logprob_threshold": -1.0}):
+        with pytest.raises(ValueError, match=r"return_dict_in_generate=True.* on Whisper.*logprob_threshold"):
+            model.generate(**audio, custom_generate=chrf("facebook/m2m100_418M"), max_new_tokens=4, **asked)

@@ -81,5 +81,6 @@ class Forward:
             kwargs = grown_by_one(self._request, kwargs)
         self._grown = (tokens, kwargs)
         # Most encoder-decoder models have nothing that grows.
-        self._grows = any(kwargs.get(name) is not value for name, value in self._start.items())
+        same = kwargs.keys() == self._start.keys()
+        self._grows = not same or any(kwargs[name] is not value for name, value in self._start.items())
         return kwargs

@@ -22,7 +22,7 @@ class Stopping:
         self._asked = StoppingCriteriaList()
         for item in criteria:
             if type(item) is EosTokenCriteria:
-                self._ends.update(item.eos_token_id.tolist())
+                self._ends.update(item.eos_token_id.reshape(-1).tolist())
             elif _is_length_alone(item):
                 self._max_length = min(self._max_length, item.max_length)
             else:

@@ -49,7 +49,7 @@ class NetworkUtility(Utility, Generic[N]):
         checkpoint: hub id or folder.
         device: "cpu", "cuda:0", "mps", ...; default: a GPU if there is one.
         dtype: "auto" (default) is half precision on GPUs and float32 elsewhere; "float32", "float16", "bfloat16". On a
-            CPU the same seed gives the same choice everywhere only with float32, so bfloat16 is for whoever asks.
+            CPU float32 keeps choices alike on different processors, so bfloat16 is for whoever asks.
         batch_tokens: tokens of a batch, padding included; default 2,048 on CPU, 32,768 elsewhere.
         compile: run the network through torch.compile.
         revision: branch, tag or commit of a hub checkpoint.

@@ -26,6 +26,8 @@ _OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer", "xmod", "dat
 # Sentencepiece tokenisers that add nothing to the normalisation of their pieces.
 _PLAIN = ("BigBirdTokenizer", "MBartTokenizer", "MBart50Tokenizer")
 _KINDS = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
+# transformers 5 saves their tokenisers under RoBERTa's name, older releases did not.
+_NOT_ROBERTA = ("bart", "longformer", "led")
 
 
 class SpecialTokens:
@@ -68,6 +70,8 @@ class SpecialTokens:
 
     def kind(self, model_type: str) -> str:
         """Name of the tokeniser's class without "Fast"; where no file names one, that of the model's family."""
+        if model_type in _NOT_ROBERTA:
+            return ""
         named = read_json(self.folder / "tokenizer_config.json").get("tokenizer_class") or _KINDS.get(model_type, "")
         return str(named).removesuffix("Fast")
 
