@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers import PreTrainedModel
 
 from hf_acpmbr.foreign import GenerativeModel
 from hf_acpmbr.matrix import Pairs
@@ -62,14 +63,16 @@ def cpu_seconds(work: Callable[[], T]) -> tuple[float, T]:
 
 
 class ForwardTime(ExitStack):
-    """Inside `with`, `seconds` grows by the CPU time of the model's forward passes, the encoder's included."""
+    """Inside `with`, `seconds` grows by the CPU time of the networks' forward passes, those of encoders included."""
 
-    def __init__(self, model: GenerativeModel) -> None:
+    def __init__(self, *models: GenerativeModel | torch.nn.Module) -> None:
         super().__init__()
         self.seconds = 0.0
-        network = cast(torch.nn.Module, model)
-        encoder = getattr(model, "get_encoder", lambda: None)() if model.config.is_encoder_decoder else None
-        self._networks = [network] if encoder is None else [network, encoder]
+        self._networks: list[torch.nn.Module] = []
+        for model in models:
+            self._networks.append(cast(torch.nn.Module, model))
+            if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+                self._networks.append(cast(torch.nn.Module, cast(PreTrainedModel, model).get_encoder()))
         self._depth = 0  # a model whose forward calls its encoder is counted once
 
     def __enter__(self) -> ForwardTime:
