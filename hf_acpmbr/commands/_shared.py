@@ -49,7 +49,7 @@ def decide_together(
 
     workers.from_main(open_on_main)
     with kept(opened[0], repeatable=True) if opened else nullcontext():
-        checked = workers.from_main(source.check)
+        checked = workers.on_main_first(source.check)  # each its own file, which may be a copy
         assert checked is not None, "a file can be read twice"
         about = about_input(args, checked)
         workers.from_main(lambda: opened[0].check(about))  # before a model is loaded for nothing
@@ -80,7 +80,7 @@ class _SharedRun(Generic[Item]):
     """The shards of one run.
 
     Args:
-        checked: the input, as the main process has read it.
+        checked: the input, as every process has read it.
         about: what the lines depend on.
     """
 

@@ -163,22 +163,35 @@ def test_shards_of_an_unfinished_run_are_neither_lost_nor_taken_by_another_run(
     assert two.read_bytes() == one.read_bytes()
 
 
-def test_two_machines_write_the_bytes_of_one(source: Path) -> None:
-    """Two launchers, as on two machines that see the same disk, which meet at an address."""
-    one, two = source.with_name("one"), source.with_name("two")
+def launch_on_two_machines(*arguments: list[str]) -> list[subprocess.Popen[str]]:
+    """Two launchers, as on two machines that see the same disk, which meet at an address; a command for each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     meeting = ["--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", port]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     nodes = []
-    for rank in ("0", "1"):
-        started = [sys.executable, "-m", "torch.distributed.run", *meeting, "--node_rank", rank, "-m", "hf_acpmbr"]
-        environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-        nodes.append(
-            subprocess.Popen([*started, *command(source, two)], env=environment, stderr=subprocess.PIPE, text=True)
-        )
-    for node in nodes:
+    for rank, own in enumerate(arguments):
+        launcher = [sys.executable, "-m", "torch.distributed.run", *meeting, "--node_rank", str(rank)]
+        started = [*launcher, "-m", "hf_acpmbr", *own]
+        nodes.append(subprocess.Popen(started, env=environment, stderr=subprocess.PIPE, text=True))
+    return nodes
+
+
+def test_two_machines_write_the_bytes_of_one(source: Path) -> None:
+    one, two = source.with_name("one"), source.with_name("two")
+    for node in launch_on_two_machines(command(source, two), command(source, two)):
         finish(node)
     assert main(command(source, one)) == 0
     assert two.read_bytes() == one.read_bytes()
     assert not parts_of(str(two)).exists()
+
+
+def test_machines_with_different_copies_of_the_input_are_refused(source: Path) -> None:
+    copy, output = source.with_name("copy.jsonl"), source.with_name("out")
+    copy.write_text(source.read_text(encoding="utf-8").replace("the cat 299 sat", "the dog 299 sat"), encoding="utf-8")
+    nodes = launch_on_two_machines(command(source, output), command(copy, output))
+    errors = [node.communicate(timeout=240)[1] for node in nodes]
+    assert all(node.returncode for node in nodes)
+    assert "process 1 has another input, model, metric or version of the package than process 0" in errors[1]
+    assert not output.exists()
