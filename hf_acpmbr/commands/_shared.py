@@ -130,21 +130,27 @@ class _SharedRun(Generic[Item]):
         with progress(self.checked.records, self.lines, not shown, in_logs=True) as bar:
             for shard in share:
                 made, lines = Summary(), []
-                for batch in islice(batches, self._batches_in(shard)):
+                for batch in islice(batches, -(-self._lines_in(shard) // self.batch_size)):
                     results, rows = decided(job, batch, self.args, lambda lines: None)
                     lines += [encoded_line(output_line(self.args, result)) for result in results]
                     made.add(results, rows)
+                if len(lines) != self._lines_in(shard):  # a short shard would be waited for without end
+                    raise self._changed()
                 costs = {"counts": dict(made.counts), "calls": dict(made.calls)}
                 data = b"".join(lines)
                 self.shards.put(shard, data, settings=self.settings, inputs="", failed={}, meta=costs)
                 self._collect(summary, bar)
+            deque(batches, maxlen=0)  # read on to the end, to see that the file has not changed
+            if self.source.digests != self.checked.digests:
+                raise self._changed()
             if self.output is not None:
-                deque(batches, maxlen=0)  # read on to the end, to see that the file has not changed
                 self._finish(self.output, summary, bar)
 
-    def _batches_in(self, shard: int) -> int:
-        lines = min(self.size, self.checked.records - shard * self.size)
-        return -(-lines // self.batch_size)
+    def _lines_in(self, shard: int) -> int:
+        return min(self.size, self.checked.records - shard * self.size)
+
+    def _changed(self) -> ValueError:
+        return ValueError(f"{self.args.input} changed while it was read: start anew with a file that stays as it is")
 
     def _collect(self, summary: Summary, bar: tqdm[Never]) -> None:
         """Move finished shards into the output, in order, as far as they are there."""
@@ -164,7 +170,5 @@ class _SharedRun(Generic[Item]):
         while self.lines < self.checked.records:
             self._collect(summary, bar)
             time.sleep(_LOOK_EVERY)
-        if self.source.digests != self.checked.digests:
-            raise ValueError(f"{self.args.input} changed while it was read: start anew with a file that stays as it is")
         output.finish({**self.about, "input": self.source.digests})
         shutil.rmtree(self.shards.folder, ignore_errors=True)

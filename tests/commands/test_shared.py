@@ -16,6 +16,8 @@ import pytest
 
 from hf_acpmbr.cli import main
 from hf_acpmbr.commands._resumable import parts_of
+from hf_acpmbr.commands._run import Job
+from hf_acpmbr.workers import Workers
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node"]
 ACCELERATE = ["accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--main_process_port", "0"]
@@ -161,6 +163,44 @@ def test_shards_of_an_unfinished_run_are_neither_lost_nor_taken_by_another_run(
         assert main(command(source, two, "--resume")) == 0
     assert written[2:] == [2, 3, 4], "what was there is not made again"
     assert two.read_bytes() == one.read_bytes()
+
+
+def truncated(content: bytes) -> bytes:
+    return b"".join(content.splitlines(keepends=True)[:100])
+
+
+def with_a_bad_byte(content: bytes) -> bytes:
+    return content.replace(b"the cat 120 sat", b"the cat \xff sat")
+
+
+def with_another_word(content: bytes) -> bytes:
+    return content.replace(b"the cat 299 sat", b"the dog 299 sat")
+
+
+@pytest.mark.usefixtures("alone_in_a_launch")
+@pytest.mark.parametrize("change", [truncated, with_a_bad_byte, with_another_word])
+def test_an_input_that_changes_after_it_was_checked_is_refused(
+    source: Path,
+    change: Callable[[bytes], bytes],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a shard that another process should make: nobody waits for it once the file is known to be another."""
+    about, share = Job.about, Workers.share
+
+    def changes_the_file(self: Job[object]) -> dict[str, object]:
+        source.write_bytes(change(source.read_bytes()))
+        return about(self)
+
+    monkeypatch.setattr(Job, "about", changes_the_file)
+    monkeypatch.setattr(Workers, "share", lambda self, missing: [shard for shard in share(self, missing) if shard != 3])
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    output = source.with_name("out")
+    assert main(command(source, output)) == 2
+    assert "changed while it was read: start anew with a file that stays as it is" in capsys.readouterr().err
+    assert not output.exists()
+    lines = [len(shard.read_bytes().splitlines()) for shard in parts_of(str(output)).glob("*.txt")]
+    assert set(lines) <= {64, 300 % 64}, "no shard is stored short"
 
 
 def launch_on_two_machines(*arguments: list[str]) -> list[subprocess.Popen[str]]:
