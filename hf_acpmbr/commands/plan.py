@@ -40,7 +40,8 @@ examples:
 First what is known without loading a network: sizes, memory, and the calls that each recipe makes at most. Then the
 networks are loaded and candidates are drawn for some lines. A recipe decides as many of these as --seconds allows, so
 its calls and its time are those of a run; if that is not even one, they are computed from the pace of some pairs, with
-the most calls that it may make and without what the choice itself takes. Time is that of one process, loading included.
+the most calls that it may make and without what the choice itself takes. Time is that of one process, loading included,
+without a score cache (cache=FILE).
 """
 
 
@@ -121,6 +122,8 @@ def _recipes(args: argparse.Namespace) -> dict[str, ACPMBR | str]:
     """Every named recipe and exact MBR with the given utilities, which they share; or why one does not take them."""
     options = {**vars(args), "recipe": "auto", "set": {}, "seed": None}
     shared = build_mbr(argparse.Namespace(**options, decoder=None))
+    for utility in _utilities(shared).values():
+        utility.cache = None  # cached pairs would cost nothing, and the plan's own ones would be left in the file
     given = _sampling(args)
     made: dict[str, ACPMBR | str] = {}
     for name in NAMED:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hf_acpmbr.candidates import Candidates
 from hf_acpmbr.cli import main
 from hf_acpmbr.commands._calibration import Pace, Spent, shares
 from hf_acpmbr.embedded import load_translator
@@ -52,6 +53,30 @@ def test_calls_and_candidates_are_those_of_the_run(tmp_path: Path, capsys: pytes
     assert any(f"of 24 candidates (from {min(unique)} to {max(unique)})" in line for line in text)
     assert most["exact MBR"] == ["576", "0", "0"], "all candidates may be unique"
     assert float(rows["exact MBR"][0]) <= 576
+
+
+@pytest.mark.parametrize("target", ["chrf", "embedded-d1"])
+def test_a_score_cache_makes_no_pair_free_and_gets_none_of_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    source, cache = tmp_path / "in", tmp_path / "scores.db"
+    source.write_text("\n".join(SOURCES), encoding="utf-8")
+    cached = ["--target-option", f"cache={cache}"]
+    options = [*DRAWING, "--target", target, "--decoder", "mbr", "--output", str(tmp_path / "out"), "--quiet"]
+    assert main(["translate", "--input", str(source), *options, *cached]) == 0
+    before = cache.read_bytes()
+    _, (_, _, without) = planned(capsys, source, "--target", target)
+    _, (_, _, rows) = planned(capsys, source, "--target", target, *cached)
+    assert [cells[0] for cells in rows.values()] == [cells[0] for cells in without.values()]
+    assert float(rows["exact MBR"][0].replace(",", "")) > 0
+    assert cache.read_bytes() == before
+
+
+def test_pairs_that_need_no_call_have_a_pace(tmp_path: Path) -> None:
+    candidates = Candidates.of(["It rains.", "It is raining."])
+    for _ in range(2):  # the second time all come from the cache
+        pace = Pace.measured(load_utility("embedded-d1", cache=tmp_path / "scores.db"), [candidates], np.ones(1), 9)
+        assert pace.per_pair.cpu > 0
 
 
 def test_without_calibration_no_network_is_loaded(
