@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from hf_acpmbr.candidates import Candidates
 from hf_acpmbr.cli import main
 from hf_acpmbr.commands._calibration import Pace, Spent, shares
 from hf_acpmbr.embedded import load_translator
 from hf_acpmbr.utilities import load_utility
-from hf_acpmbr.utilities.checkpoints import stored_weights
+from hf_acpmbr.utilities.checkpoints import read_weights, stored_weights
 
 SOURCES = ["It is raining.", "Where is the station?", "She reads an old book."]
 DRAWING = ["--num-candidates", "24", "--max-new-tokens", "12"]
@@ -119,6 +120,51 @@ def test_a_file_of_torch_is_counted_by_its_size(tmp_path: Path) -> None:
     assert stored.dtype == "float16"
     assert stored.parameters == pytest.approx(1e6, rel=0.01)
     assert stored_weights(tmp_path / "nothing") is None
+
+
+def save(folder: Path, **files: int) -> None:
+    """Safetensors files of so many numbers."""
+    for name, count in files.items():
+        save_file({name: torch.zeros(count)}, folder / f"{name}.safetensors")
+
+
+def test_the_files_that_are_loaded_count_and_no_others(tmp_path: Path) -> None:
+    save(tmp_path, model=1000, consolidated=1000)
+    (tmp_path / "openvino").mkdir()
+    for name in ("training_args.bin", "openvino/model.bin"):
+        (tmp_path / name).write_bytes(bytes(5000))
+    assert stored_weights(tmp_path) == (1000, 4000, "float32")
+    (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
+    assert stored_weights(tmp_path) is None
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "model.ckpt").write_bytes(bytes(800))
+    assert stored_weights(tmp_path) == (200, 800, "float32")
+
+
+def test_weights_in_shards_are_known_if_all_are_there(tmp_path: Path) -> None:
+    save(tmp_path, first=1000, second=500, consolidated=1500)
+    places = {name: f"{name}.safetensors" for name in ("first", "second")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert stored_weights(tmp_path) == (1500, 6000, "float32")
+    assert sum(weight.numel() for weight in read_weights(tmp_path).values()) == 1500
+    (tmp_path / "second.safetensors").unlink()
+    assert stored_weights(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_pointers_in_place_of_weights_are_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1000000\n")
+    with pytest.raises(ValueError, match="is a Git LFS pointer and not the weights: fetch them with git lfs pull"):
+        stored_weights(tmp_path)
+
+
+@pytest.mark.parametrize("there", [0, 5, 20])
+def test_weights_that_are_cut_off_are_named(tmp_path: Path, there: int) -> None:
+    save(tmp_path, model=10)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:there])
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a whole safetensors file"):
+        stored_weights(tmp_path)
 
 
 def test_every_length_counts_as_often_as_the_file_has_it() -> None:
