@@ -99,7 +99,7 @@ class Workers:
         return made[0] if self.is_main else check()
 
     def refuse_differences(self, value: object) -> None:
-        """An error where processes, perhaps on several machines, do not have the same input, models, metrics or code."""
+        """An error where processes, perhaps on several machines, differ in input, models, metrics or code."""
         if self.from_main(lambda: value) != value:
             raise ValueError(
                 f"process {self.rank} has another input, model, metric or version of the package than process 0: give "

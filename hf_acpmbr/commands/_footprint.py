@@ -105,11 +105,29 @@ def cache_per_token(config: PretrainedConfig, dtype: str) -> int | None:
     def first(*names: str) -> int | None:
         return next((value for name in names if (value := getattr(text, name, None))), None)
 
-    layers, heads, width = (first(name) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    layers = first("num_decoder_layers", "num_hidden_layers")  # the latter are the encoder's where both are there
+    heads, width = (first(name) for name in ("num_attention_heads", "hidden_size"))
     if layers is None or heads is None or width is None:
         return None
     size = first("head_dim", "d_kv") or width // heads
     return int(2 * layers * (first("num_key_value_heads") or heads) * size * _BYTES.get(dtype, 4))
+
+
+def cache_size(config: PretrainedConfig, dtype: str, rows: int | None, read: int, new: int) -> str:
+    """What the decoder's cache takes, in words.
+
+    Args:
+        rows: decoded at once, at most; None if nobody knows.
+        read, new: tokens of the longest source, which stay in the cache of a decoder-only model, and of a candidate.
+    """
+    kept = cache_per_token(config, dtype)
+    if kept is None:
+        return "its configuration does not say"
+    each = f"{kept / 1e3:.1f} KB per row and token"
+    if rows is None:
+        return each
+    tokens = new if config.is_encoder_decoder else read + new
+    return f"{each}, {megabytes(kept * rows * tokens)} for {rows} rows of {tokens} tokens"
 
 
 def megabytes(size: float) -> str:

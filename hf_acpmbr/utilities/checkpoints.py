@@ -192,8 +192,8 @@ def _safetensors_header(path: Path) -> list[tuple[str, list[int], tuple[int, int
         length, there = int.from_bytes(file.read(8), "little"), path.stat().st_size - 8
         if length > there:
             raise ValueError(
-                f"{path} is not a whole safetensors file: its header should have {length:,} bytes, and {max(there, 0):,} "
-                "follow. It may be cut off or a pointer to the weights: fetch it again"
+                f"{path} is not a whole safetensors file: its header should have {length:,} bytes, and there "
+                f"are {max(there, 0):,}. It may be cut off or a pointer to the weights: fetch it again"
             )
         header: Fields = json.loads(file.read(length))
     return [(e["dtype"], e["shape"], tuple(e["data_offsets"])) for name, e in header.items() if name != "__metadata__"]

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import LlamaConfig, PretrainedConfig, ProphetNetConfig, T5Config
 
 from hf_acpmbr.candidates import Candidates
 from hf_acpmbr.cli import main
 from hf_acpmbr.commands._calibration import Pace, Spent, shares
+from hf_acpmbr.commands._footprint import cache_size
 from hf_acpmbr.embedded import load_translator
 from hf_acpmbr.utilities import load_utility
 from hf_acpmbr.utilities.checkpoints import read_weights, stored_weights
@@ -165,6 +167,40 @@ def test_weights_that_are_cut_off_are_named(tmp_path: Path, there: int) -> None:
     path.write_bytes(path.read_bytes()[:there])
     with pytest.raises(ValueError, match=r"model\.safetensors is not a whole safetensors file"):
         stored_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (T5Config(num_layers=5, num_decoder_layers=3, num_heads=2, d_kv=4), "0.2 KB per row and token, 0.0 MB for 8 "),
+        (
+            ProphetNetConfig(
+                num_encoder_layers=50,
+                num_decoder_layers=10,
+                hidden_size=1000,
+                num_decoder_attention_heads=10,
+                num_encoder_attention_heads=10,
+            ),
+            "80.0 KB per row and token, 6.4 MB for 8 rows of 10 tokens",
+        ),
+        (
+            LlamaConfig(num_hidden_layers=10, hidden_size=1000, num_attention_heads=10, num_key_value_heads=5),
+            "40.0 KB per row and token, 9.6 MB for 8 rows of 30 tokens",
+        ),
+    ],
+)
+def test_the_cache_is_that_of_the_decoder_and_of_what_it_keeps(config: PretrainedConfig, expected: str) -> None:
+    assert cache_size(config, "float32", 8, read=20, new=10).startswith(expected)
+    assert cache_size(config, "float32", None, read=20, new=10) == expected.split(",")[0]
+
+
+def test_the_cache_has_room_for_the_longest_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in"
+    source.write_text("Yes.", encoding="utf-8")
+    text, _ = planned(capsys, source, "--no-calibration", "--max-rows", "7")
+    assert any(" for 7 rows of 12 tokens;" in line for line in text)
+    text, _ = planned(capsys, source, "--no-calibration", "--max-rows", "7", "--generate", "max_new_tokens=34")
+    assert any(" for 7 rows of 34 tokens;" in line for line in text)
 
 
 def test_every_length_counts_as_often_as_the_file_has_it() -> None:
