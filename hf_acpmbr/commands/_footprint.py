@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 
 
@@ -92,10 +93,26 @@ def free_memory(device: str) -> int | None:
         known.append(int(lines["MemAvailable"].split()[0]) * 1024)
     elif hasattr(os, "sysconf"):
         known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limit, used = (_CGROUP / name for name in ("memory.max", "memory.current"))  # of a container or a batch system
-    if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
-        known.append(int(most) - int(used.read_text()))
+    known += _free_in_groups()
     return min(known, default=None)
+
+
+def _free_in_groups() -> list[int]:
+    """Bytes below each limit that a container or a batch system sets for this process: its control group's, and those
+    around it (version 2; inside a container the group may show as the root)."""
+    lines = _OWN_CGROUP.read_text().splitlines() if _OWN_CGROUP.exists() else []
+    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    own = _CGROUP / name
+    free = []
+    for folder in (own, *own.parents):
+        limit, used, details = (folder / f"memory.{name}" for name in ("max", "current", "stat"))
+        if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
+            stat = dict(line.split() for line in details.read_text().splitlines()) if details.exists() else {}
+            # Pages of files that nobody has used lately: the system takes them back before it refuses memory.
+            free.append(int(most) - int(used.read_text()) + int(stat.get("inactive_file", 0)))
+        if folder == _CGROUP:
+            break
+    return free
 
 
 def cache_per_token(config: PretrainedConfig, dtype: str) -> int | None:

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, PretrainedConfig, ProphetNetConfig, T5Conf
 from hf_acpmbr.candidates import Candidates
 from hf_acpmbr.cli import main
 from hf_acpmbr.commands._calibration import Pace, Spent, shares
-from hf_acpmbr.commands._footprint import cache_size
+from hf_acpmbr.commands._footprint import cache_size, free_memory
 from hf_acpmbr.embedded import load_translator
 from hf_acpmbr.utilities import load_utility
 from hf_acpmbr.utilities.checkpoints import read_weights, stored_weights
@@ -201,6 +201,29 @@ def test_the_cache_has_room_for_the_longest_candidates(tmp_path: Path, capsys: p
     assert any(" for 7 rows of 12 tokens;" in line for line in text)
     text, _ = planned(capsys, source, "--no-calibration", "--max-rows", "7", "--generate", "max_new_tokens=34")
     assert any(" for 7 rows of 34 tokens;" in line for line in text)
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "expected"),
+    [
+        ("", {"": ("1000", 400)}, 700),
+        ("job/step", {"": ("max", 900), "job": ("2000", 900), "job/step": ("max", 500)}, 1200),
+        ("job/step", {"job": ("2000", 900), "job/step": ("600", 500)}, 200),
+    ],
+)
+def test_limits_of_control_groups_count_without_files_that_can_be_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, limits: dict[str, tuple[str, int]], expected: int
+) -> None:
+    for name, (most, used) in limits.items():
+        folder = tmp_path / "groups" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(f"{most}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text("anon 50\ninactive_file 100\n")
+    (tmp_path / "own").write_text(f"12:cpu:/other\n0::/{group}\n")
+    monkeypatch.setattr("hf_acpmbr.commands._footprint._CGROUP", tmp_path / "groups")
+    monkeypatch.setattr("hf_acpmbr.commands._footprint._OWN_CGROUP", tmp_path / "own")
+    assert free_memory("cpu") == expected
 
 
 def test_every_length_counts_as_often_as_the_file_has_it() -> None:
