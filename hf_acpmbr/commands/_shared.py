@@ -160,6 +160,7 @@ class _SharedRun(Generic[Item]):
             lines = self.shards.path(shard).read_bytes().decode().split("\n")[:-1]
             new = lines[self.lines - shard * self.size :]
             self.output.write(new)
+            self.output.sync()  # first, so that its lines are always on the disk in one place
             self.shards.discard(shard)
             summary.counts.update(note.meta["counts"])
             summary.calls.update(note.meta["calls"])

@@ -165,6 +165,30 @@ def test_shards_of_an_unfinished_run_are_neither_lost_nor_taken_by_another_run(
     assert two.read_bytes() == one.read_bytes()
 
 
+@pytest.mark.usefixtures("alone_in_a_launch")
+def test_a_shard_is_discarded_once_its_lines_are_on_the_disk(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hf_acpmbr.shards import Shards
+
+    output = source.with_name("out")
+    on_disk, discarded = {}, []
+    fsync, discard = os.fsync, Shards.discard
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        on_disk[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+
+    def compared(self: Shards, shard: int) -> None:
+        lines = output.with_name("out.unfinished").stat()
+        assert on_disk[lines.st_ino] == lines.st_size > 0
+        discarded.append(shard)
+        discard(self, shard)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Shards, "discard", compared)
+    assert main(command(source, output)) == 0
+    assert discarded == [0, 1, 2, 3, 4]
+
+
 def truncated(content: bytes) -> bytes:
     return b"".join(content.splitlines(keepends=True)[:100])
 
