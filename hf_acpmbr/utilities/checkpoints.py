@@ -70,7 +70,7 @@ def local_folder(checkpoint: str, revision: str | None = None) -> Path | None:
     from huggingface_hub import snapshot_download
 
     for name in hub_ids(checkpoint):
-        with suppress(OSError):  # not in the cache
+        with suppress(OSError, ValueError):  # not in the cache, or no name that the hub knows
             cache = os.environ.get("HF_HUB_CACHE")
             return Path(snapshot_download(name, revision=revision, cache_dir=cache, local_files_only=True))
     return None

@@ -243,6 +243,7 @@ def test_utilities_that_encode_texts_are_charged_for_texts() -> None:
     ("text", "more", "message"),
     [
         ("\n \n", [], "has no line with text: there is nothing to plan"),
+        ("a\n", ["--model", "my model"], "model 'my model' cannot be loaded: give a hub id, a folder"),
         ("a\n", ["--lines", "0"], "--lines must be at least 1, got 0"),
         ("a\n", ["--input", "-"], "plan needs --input FILE"),
         ("a\n", ["--seconds", "nan"], "--seconds must be at least 0, got nan"),
