@@ -68,8 +68,12 @@ class Footprint:
 
 def refuse_what_does_not_fit(footprints: list[Footprint]) -> None:
     """An error that names the networks of a device whose weights alone are more than is free there."""
-    for device in dict.fromkeys(footprint.device for footprint in footprints):
-        free, there = free_memory(device), [each for each in footprints if each.device == device and each.size]
+    places: dict[str, list[Footprint]] = {}
+    for each in footprints:
+        if each.size:
+            places.setdefault("cuda:0" if each.device == "cuda" else each.device, []).append(each)  # cuda is the first
+    for device, there in places.items():
+        free = free_memory(device)
         needed = sum(each.size for each in there)
         if free is not None and needed > free:
             names = ", ".join(f"{each.role} {each.name} {megabytes(each.size)}" for each in there)

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, PretrainedConfig, ProphetNetConfig, T5Conf
 from hf_acpmbr.candidates import Candidates
 from hf_acpmbr.cli import main
 from hf_acpmbr.commands._calibration import Pace, Spent, shares
-from hf_acpmbr.commands._footprint import cache_size, free_memory
+from hf_acpmbr.commands._footprint import Footprint, cache_size, free_memory, refuse_what_does_not_fit
 from hf_acpmbr.embedded import load_translator
 from hf_acpmbr.utilities import load_utility
 from hf_acpmbr.utilities.checkpoints import read_weights, stored_weights
@@ -112,6 +112,15 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(
     out, error = capsys.readouterr()
     assert "the weights do not fit on cpu: model embedded 23.2 MB, target embedded-d1" in error
     assert "| exact MBR |" in out, "what is known is said all the same"
+
+
+def test_networks_on_one_device_are_added_up_by_whichever_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_acpmbr.commands._footprint.free_memory", lambda device: 1_000_000)
+    names = ("cuda", "cuda:0", "cuda:1")
+    first, again, second = (Footprint("guide", name, name, 1, "", 600_000) for name in names)
+    refuse_what_does_not_fit([first, second])
+    with pytest.raises(ValueError, match=r"fit on cuda:0: guide cuda 0\.6 MB, guide cuda:0 0\.6 MB, and 1\.0 MB"):
+        refuse_what_does_not_fit([first, again])
 
 
 def test_a_file_of_torch_is_counted_by_its_size(tmp_path: Path) -> None:
