@@ -99,11 +99,11 @@ class Workers:
         return made[0] if self.is_main else check()
 
     def refuse_differences(self, value: object) -> None:
-        """An error where processes, perhaps on several machines, do not have the same models, metrics or code."""
+        """An error where processes, perhaps on several machines, differ in input, models, metrics or code."""
         if self.from_main(lambda: value) != value:
             raise ValueError(
-                f"process {self.rank} has another model, metric or version of the package than process 0: give all "
-                "machines the same"
+                f"process {self.rank} has another input, model, metric or version of the package than process 0: give "
+                "all machines the same"
             )
 
     def share(self, items: Sequence[int]) -> list[int]:

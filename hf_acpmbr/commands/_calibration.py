@@ -67,7 +67,7 @@ class Pace:
         spent, _ = Spent.on(lambda: scorer(rows, columns))
         encoded = scorer.statistics.encoded
         if not encoded:
-            return cls(utility, spent * (1 / scorer.calls))
+            return cls(utility, spent * (1 / max(scorer.calls, 1)))
         before = scorer.calls
         again, _ = Spent.on(lambda: scorer(columns, np.roll(rows, 1)))  # the same texts, so nothing is encoded
         per_pair = again * (1 / max(scorer.calls - before, 1))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 
 
@@ -67,8 +68,12 @@ class Footprint:
 
 def refuse_what_does_not_fit(footprints: list[Footprint]) -> None:
     """An error that names the networks of a device whose weights alone are more than is free there."""
-    for device in dict.fromkeys(footprint.device for footprint in footprints):
-        free, there = free_memory(device), [each for each in footprints if each.device == device and each.size]
+    places: dict[str, list[Footprint]] = {}
+    for each in footprints:
+        if each.size:
+            places.setdefault("cuda:0" if each.device == "cuda" else each.device, []).append(each)  # cuda is the first
+    for device, there in places.items():
+        free = free_memory(device)
         needed = sum(each.size for each in there)
         if free is not None and needed > free:
             names = ", ".join(f"{each.role} {each.name} {megabytes(each.size)}" for each in there)
@@ -92,10 +97,26 @@ def free_memory(device: str) -> int | None:
         known.append(int(lines["MemAvailable"].split()[0]) * 1024)
     elif hasattr(os, "sysconf"):
         known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limit, used = (_CGROUP / name for name in ("memory.max", "memory.current"))  # of a container or a batch system
-    if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
-        known.append(int(most) - int(used.read_text()))
+    known += _free_in_groups()
     return min(known, default=None)
+
+
+def _free_in_groups() -> list[int]:
+    """Bytes below each limit that a container or a batch system sets for this process: its control group's, and those
+    around it (version 2; inside a container the group may show as the root)."""
+    lines = _OWN_CGROUP.read_text().splitlines() if _OWN_CGROUP.exists() else []
+    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    own = _CGROUP / name
+    free = []
+    for folder in (own, *own.parents):
+        limit, used, details = (folder / f"memory.{name}" for name in ("max", "current", "stat"))
+        if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
+            stat = dict(line.split() for line in details.read_text().splitlines()) if details.exists() else {}
+            # Pages of files that nobody has used lately: the system takes them back before it refuses memory.
+            free.append(int(most) - int(used.read_text()) + int(stat.get("inactive_file", 0)))
+        if folder == _CGROUP:
+            break
+    return free
 
 
 def cache_per_token(config: PretrainedConfig, dtype: str) -> int | None:
@@ -105,11 +126,29 @@ def cache_per_token(config: PretrainedConfig, dtype: str) -> int | None:
     def first(*names: str) -> int | None:
         return next((value for name in names if (value := getattr(text, name, None))), None)
 
-    layers, heads, width = (first(name) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    layers = first("num_decoder_layers", "num_hidden_layers")  # the latter are the encoder's where both are there
+    heads, width = (first(name) for name in ("num_attention_heads", "hidden_size"))
     if layers is None or heads is None or width is None:
         return None
     size = first("head_dim", "d_kv") or width // heads
     return int(2 * layers * (first("num_key_value_heads") or heads) * size * _BYTES.get(dtype, 4))
+
+
+def cache_size(config: PretrainedConfig, dtype: str, rows: int | None, read: int, new: int) -> str:
+    """What the decoder's cache takes, in words.
+
+    Args:
+        rows: decoded at once, at most; None if nobody knows.
+        read, new: tokens of the longest source, which stay in the cache of a decoder-only model, and of a candidate.
+    """
+    kept = cache_per_token(config, dtype)
+    if kept is None:
+        return "its configuration does not say"
+    each = f"{kept / 1e3:.1f} KB per row and token"
+    if rows is None:
+        return each
+    tokens = new if config.is_encoder_decoder else read + new
+    return f"{each}, {megabytes(kept * rows * tokens)} for {rows} rows of {tokens} tokens"
 
 
 def megabytes(size: float) -> str:

@@ -168,12 +168,18 @@ class ResumableOutput:
             self._written += 1
         self._file.flush()
         if time.monotonic() - self._flushed >= _FLUSH_EVERY:
-            os.fsync(self._file.fileno())
-            self._flushed = time.monotonic()
+            self.sync()
+
+    def sync(self) -> None:
+        """Have what was written on the disk."""
+        assert self._file is not None, "start comes first"
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._flushed = time.monotonic()
 
     def finish(self, about: Mapping[str, object]) -> None:
+        self.sync()
         assert self._file is not None, "start comes first"
-        os.fsync(self._file.fileno())
         ready, content = self.part, self._content.hexdigest()
         if self._convert is not None:
             ready = self.path.with_name(f"{self.path.name}.unfinished.tmp")

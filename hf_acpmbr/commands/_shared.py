@@ -49,7 +49,7 @@ def decide_together(
 
     workers.from_main(open_on_main)
     with kept(opened[0], repeatable=True) if opened else nullcontext():
-        checked = workers.from_main(source.check)
+        checked = workers.on_main_first(source.check)  # each its own file, which may be a copy
         assert checked is not None, "a file can be read twice"
         about = about_input(args, checked)
         workers.from_main(lambda: opened[0].check(about))  # before a model is loaded for nothing
@@ -80,7 +80,7 @@ class _SharedRun(Generic[Item]):
     """The shards of one run.
 
     Args:
-        checked: the input, as the main process has read it.
+        checked: the input, as every process has read it.
         about: what the lines depend on.
     """
 
@@ -130,21 +130,27 @@ class _SharedRun(Generic[Item]):
         with progress(self.checked.records, self.lines, not shown, in_logs=True) as bar:
             for shard in share:
                 made, lines = Summary(), []
-                for batch in islice(batches, self._batches_in(shard)):
+                for batch in islice(batches, -(-self._lines_in(shard) // self.batch_size)):
                     results, rows = decided(job, batch, self.args, lambda lines: None)
                     lines += [encoded_line(output_line(self.args, result)) for result in results]
                     made.add(results, rows)
+                if len(lines) != self._lines_in(shard):  # a short shard would be waited for without end
+                    raise self._changed()
                 costs = {"counts": dict(made.counts), "calls": dict(made.calls)}
                 data = b"".join(lines)
                 self.shards.put(shard, data, settings=self.settings, inputs="", failed={}, meta=costs)
                 self._collect(summary, bar)
+            deque(batches, maxlen=0)  # read on to the end, to see that the file has not changed
+            if self.source.digests != self.checked.digests:
+                raise self._changed()
             if self.output is not None:
-                deque(batches, maxlen=0)  # read on to the end, to see that the file has not changed
                 self._finish(self.output, summary, bar)
 
-    def _batches_in(self, shard: int) -> int:
-        lines = min(self.size, self.checked.records - shard * self.size)
-        return -(-lines // self.batch_size)
+    def _lines_in(self, shard: int) -> int:
+        return min(self.size, self.checked.records - shard * self.size)
+
+    def _changed(self) -> ValueError:
+        return ValueError(f"{self.args.input} changed while it was read: start anew with a file that stays as it is")
 
     def _collect(self, summary: Summary, bar: tqdm[Never]) -> None:
         """Move finished shards into the output, in order, as far as they are there."""
@@ -154,6 +160,7 @@ class _SharedRun(Generic[Item]):
             lines = self.shards.path(shard).read_bytes().decode().split("\n")[:-1]
             new = lines[self.lines - shard * self.size :]
             self.output.write(new)
+            self.output.sync()  # first, so that its lines are always on the disk in one place
             self.shards.discard(shard)
             summary.counts.update(note.meta["counts"])
             summary.calls.update(note.meta["calls"])
@@ -164,7 +171,5 @@ class _SharedRun(Generic[Item]):
         while self.lines < self.checked.records:
             self._collect(summary, bar)
             time.sleep(_LOOK_EVERY)
-        if self.source.digests != self.checked.digests:
-            raise ValueError(f"{self.args.input} changed while it was read: start anew with a file that stays as it is")
         output.finish({**self.about, "input": self.source.digests})
         shutil.rmtree(self.shards.folder, ignore_errors=True)

@@ -20,7 +20,7 @@ from ..recipe import NAMED
 from ..signature import model_signature
 from ..utilities import Utility
 from ._calibration import Cost, Pace, Spent, computed, mean, shares, tried
-from ._footprint import Footprint, cache_per_token, megabytes, refuse_what_does_not_fit
+from ._footprint import Footprint, cache_size, megabytes, refuse_what_does_not_fit
 from ._mbr import add_utility_arguments, build_mbr
 from ._resumable import hide_loading_bars
 from ._tables import source_input
@@ -40,7 +40,8 @@ examples:
 First what is known without loading a network: sizes, memory, and the calls that each recipe makes at most. Then the
 networks are loaded and candidates are drawn for some lines. A recipe decides as many of these as --seconds allows, so
 its calls and its time are those of a run; if that is not even one, they are computed from the pace of some pairs, with
-the most calls that it may make and without what the choice itself takes. Time is that of one process, loading included.
+the most calls that it may make and without what the choice itself takes. Time is that of one process, loading included,
+without a score cache (cache=FILE).
 """
 
 
@@ -121,6 +122,8 @@ def _recipes(args: argparse.Namespace) -> dict[str, ACPMBR | str]:
     """Every named recipe and exact MBR with the given utilities, which they share; or why one does not take them."""
     options = {**vars(args), "recipe": "auto", "set": {}, "seed": None}
     shared = build_mbr(argparse.Namespace(**options, decoder=None))
+    for utility in _utilities(shared).values():
+        utility.cache = None  # cached pairs would cost nothing, and the plan's own ones would be left in the file
     given = _sampling(args)
     made: dict[str, ACPMBR | str] = {}
     for name in NAMED:
@@ -158,16 +161,14 @@ def _known(
 
     options = {"trust_remote_code": args.trust_remote_code, "revision": args.revision}
     tokenizer, config = load_tokenizer(args.model, **options), load_config(args.model, **options)
-    tokens = [len(ids) for ids in tokenizer(looked.lines)["input_ids"]]
+    read = Prompting(args.prompt, args.chat, args.too_long).fill(tokenizer, looked.lines)
+    tokens = [len(ids) for ids in tokenizer(read, add_special_tokens=not args.chat, verbose=False)["input_ids"]]
     exact = recipes[EXACT]
     assert isinstance(exact, ACPMBR)
     sampling = exact.recipe.sampling
-    drawn, rows = sampling.num_candidates, getattr(sampling.sampler, "max_rows", 0)
-    kept = cache_per_token(config, footprints[0].dtype)
-    cache = "its configuration does not say"
-    if kept is not None:
-        size = f"{megabytes(kept * rows * max(tokens))} for {rows} rows of {max(tokens)} tokens"
-        cache = f"{kept / 1e3:.1f} KB per row and token, {size}"
+    drawn, rows = sampling.num_candidates, getattr(sampling.sampler, "max_rows", None)
+    new = int(args.generate.get("max_new_tokens", args.max_new_tokens))
+    cache = cache_size(config, footprints[0].dtype, rows, max(tokens), new)
     text = [
         f"{looked.records:,} lines; {len(tokens)} looked at: {np.mean(tokens):.1f} tokens on average, at most "
         f"{max(tokens)}",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Fields: TypeAlias = dict[str, Any]  # what a foreign file says
 _BLOCK = 1 << 22
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+COMET_WEIGHTS = "checkpoints/model.ckpt"
+_POINTER = b"version https://git-lfs"
 # Names from before the Hub had owners, as checkpoints still write them: (what they begin with, the owner today).
 _OWNERS = (
     ("xlm-roberta-", "FacebookAI"),
@@ -68,7 +70,7 @@ def local_folder(checkpoint: str, revision: str | None = None) -> Path | None:
     from huggingface_hub import snapshot_download
 
     for name in hub_ids(checkpoint):
-        with suppress(OSError):  # not in the cache
+        with suppress(OSError, ValueError):  # not in the cache, or no name that the hub knows
             cache = os.environ.get("HF_HUB_CACHE")
             return Path(snapshot_download(name, revision=revision, cache_dir=cache, local_files_only=True))
     return None
@@ -125,17 +127,24 @@ def _file_digest(path: Path, size: int, modified: int) -> str:
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors of a checkpoint in transformers' file layout: safetensors or .bin, whole or in shards."""
-    for name in _WEIGHTS:
-        if not (folder / name).is_file():
-            continue
-        if not name.endswith(".index.json"):
-            return read_tensors(folder / name)
-        shards: Mapping[str, str] = json.loads((folder / name).read_text(encoding="utf-8"))["weight_map"]
-        weights: dict[str, torch.Tensor] = {}
-        for shard in sorted(set(shards.values())):
-            weights.update(read_tensors(inside(folder, shard, folder / name)))
-        return weights
-    raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
+    files = _weight_files(folder, _WEIGHTS)
+    if not files:
+        raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
+    weights: dict[str, torch.Tensor] = {}
+    for path in files:
+        weights.update(read_tensors(path))
+    return weights
+
+
+def _weight_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The first of these that is there, or the shards that it lists, which may be absent; empty if none is there."""
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
+        return []
+    if not path.name.endswith(".index.json"):
+        return [path]
+    shards: Mapping[str, str] = read_json(path)["weight_map"]
+    return [inside(folder, shard, path) for shard in sorted(set(shards.values()))]
 
 
 class StoredWeights(NamedTuple):
@@ -147,11 +156,16 @@ class StoredWeights(NamedTuple):
 
 
 def stored_weights(folder: Path) -> StoredWeights | None:
-    """What the headers of the weights' files say; None if there are none. Nothing is loaded.
+    """What the headers of the files that would be loaded say; None if one of them is absent. Nothing is loaded.
 
     Files of torch.save have no such header: theirs are counted from the file's size and config.json's type.
     """
-    if files := sorted(folder.glob("*.safetensors")) or sorted(folder.rglob("*.safetensors")):
+    files = _weight_files(folder, (COMET_WEIGHTS, *_WEIGHTS))
+    if not files or not all(path.is_file() for path in files):
+        return None
+    for path in files:
+        _refuse_pointer(path)
+    if files[0].suffix == ".safetensors":
         tensors = [tensor for path in files for tensor in _safetensors_header(path)]
         types = Counter[str]()
         for dtype, shape, _ in tensors:
@@ -159,19 +173,29 @@ def stored_weights(folder: Path) -> StoredWeights | None:
         dtype = types.most_common(1)[0][0] if types else "F32"
         named = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(dtype, dtype)
         return StoredWeights(types.total(), sum(end - start for _, _, (start, end) in tensors), named)
-    files = [path for pattern in ("*.bin", "*.ckpt") for path in folder.rglob(pattern)]
-    if not files:
-        return None
     config = read_json(folder / "config.json")
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     size = sum(path.stat().st_size for path in files)
     return StoredWeights(size // (2 if dtype.endswith("16") else 4), size, dtype)
 
 
+def _refuse_pointer(path: Path) -> None:
+    """An error for the few lines that Git leaves in place of a large file that was not fetched."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise ValueError(f"{path} is a Git LFS pointer and not the weights: fetch them with git lfs pull")
+
+
 def _safetensors_header(path: Path) -> list[tuple[str, list[int], tuple[int, int]]]:
     """Type, shape and place of each tensor of a file."""
     with path.open("rb") as file:
-        header: Fields = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        length, there = int.from_bytes(file.read(8), "little"), path.stat().st_size - 8
+        if length > there:
+            raise ValueError(
+                f"{path} is not a whole safetensors file: its header should have {length:,} bytes, and there "
+                f"are {max(there, 0):,}. It may be cut off or a pointer to the weights: fetch it again"
+            )
+        header: Fields = json.loads(file.read(length))
     return [(e["dtype"], e["shape"], tuple(e["data_offsets"])) for name, e in header.items() if name != "__metadata__"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checkpoints import Fields, read_json, read_pickle
+from .checkpoints import COMET_WEIGHTS, Fields, read_json, read_pickle
 
 # The published XCOMET-lite. It was trained when COMET's layer mix was a softmax whatever was asked for, which its
 # config.json does not say; other models saved in its way are read as COMET 2.2.7 reads them.
@@ -19,7 +19,7 @@ _XCOMET_LITE = {
     "word_layer": 8,
     "hidden_sizes": [3072, 1024],
 }
-_WEIGHTS = ("checkpoints/model.ckpt", "model.safetensors", "pytorch_model.bin")
+_WEIGHTS = (COMET_WEIGHTS, "model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def weights_file(folder: Path) -> Path:
 
 def _stored(folder: Path) -> Fields:
     """The hyper-parameters inside the .ckpt; empty for other files."""
-    path = folder / _WEIGHTS[0]
+    path = folder / COMET_WEIGHTS
     return dict(read_pickle(path).get("hyper_parameters") or {}) if path.is_file() else {}
 
 

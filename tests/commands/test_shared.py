@@ -16,6 +16,8 @@ import pytest
 
 from hf_acpmbr.cli import main
 from hf_acpmbr.commands._resumable import parts_of
+from hf_acpmbr.commands._run import Job
+from hf_acpmbr.workers import Workers
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node"]
 ACCELERATE = ["accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--main_process_port", "0"]
@@ -163,22 +165,97 @@ def test_shards_of_an_unfinished_run_are_neither_lost_nor_taken_by_another_run(
     assert two.read_bytes() == one.read_bytes()
 
 
-def test_two_machines_write_the_bytes_of_one(source: Path) -> None:
-    """Two launchers, as on two machines that see the same disk, which meet at an address."""
-    one, two = source.with_name("one"), source.with_name("two")
+@pytest.mark.usefixtures("alone_in_a_launch")
+def test_a_shard_is_discarded_once_its_lines_are_on_the_disk(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hf_acpmbr.shards import Shards
+
+    output = source.with_name("out")
+    on_disk, discarded = {}, []
+    fsync, discard = os.fsync, Shards.discard
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        on_disk[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+
+    def compared(self: Shards, shard: int) -> None:
+        lines = output.with_name("out.unfinished").stat()
+        assert on_disk[lines.st_ino] == lines.st_size > 0
+        discarded.append(shard)
+        discard(self, shard)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Shards, "discard", compared)
+    assert main(command(source, output)) == 0
+    assert discarded == [0, 1, 2, 3, 4]
+
+
+def truncated(content: bytes) -> bytes:
+    return b"".join(content.splitlines(keepends=True)[:100])
+
+
+def with_a_bad_byte(content: bytes) -> bytes:
+    return content.replace(b"the cat 120 sat", b"the cat \xff sat")
+
+
+def with_another_word(content: bytes) -> bytes:
+    return content.replace(b"the cat 299 sat", b"the dog 299 sat")
+
+
+@pytest.mark.usefixtures("alone_in_a_launch")
+@pytest.mark.parametrize("change", [truncated, with_a_bad_byte, with_another_word])
+def test_an_input_that_changes_after_it_was_checked_is_refused(
+    source: Path,
+    change: Callable[[bytes], bytes],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a shard that another process should make: nobody waits for it once the file is known to be another."""
+    about, share = Job.about, Workers.share
+
+    def changes_the_file(self: Job[object]) -> dict[str, object]:
+        source.write_bytes(change(source.read_bytes()))
+        return about(self)
+
+    monkeypatch.setattr(Job, "about", changes_the_file)
+    monkeypatch.setattr(Workers, "share", lambda self, missing: [shard for shard in share(self, missing) if shard != 3])
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    output = source.with_name("out")
+    assert main(command(source, output)) == 2
+    assert "changed while it was read: start anew with a file that stays as it is" in capsys.readouterr().err
+    assert not output.exists()
+    lines = [len(shard.read_bytes().splitlines()) for shard in parts_of(str(output)).glob("*.txt")]
+    assert set(lines) <= {64, 300 % 64}, "no shard is stored short"
+
+
+def launch_on_two_machines(*arguments: list[str]) -> list[subprocess.Popen[str]]:
+    """Two launchers, as on two machines that see the same disk, which meet at an address; a command for each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     meeting = ["--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", port]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     nodes = []
-    for rank in ("0", "1"):
-        started = [sys.executable, "-m", "torch.distributed.run", *meeting, "--node_rank", rank, "-m", "hf_acpmbr"]
-        environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-        nodes.append(
-            subprocess.Popen([*started, *command(source, two)], env=environment, stderr=subprocess.PIPE, text=True)
-        )
-    for node in nodes:
+    for rank, own in enumerate(arguments):
+        launcher = [sys.executable, "-m", "torch.distributed.run", *meeting, "--node_rank", str(rank)]
+        started = [*launcher, "-m", "hf_acpmbr", *own]
+        nodes.append(subprocess.Popen(started, env=environment, stderr=subprocess.PIPE, text=True))
+    return nodes
+
+
+def test_two_machines_write_the_bytes_of_one(source: Path) -> None:
+    one, two = source.with_name("one"), source.with_name("two")
+    for node in launch_on_two_machines(command(source, two), command(source, two)):
         finish(node)
     assert main(command(source, one)) == 0
     assert two.read_bytes() == one.read_bytes()
     assert not parts_of(str(two)).exists()
+
+
+def test_machines_with_different_copies_of_the_input_are_refused(source: Path) -> None:
+    copy, output = source.with_name("copy.jsonl"), source.with_name("out")
+    copy.write_text(source.read_text(encoding="utf-8").replace("the cat 299 sat", "the dog 299 sat"), encoding="utf-8")
+    nodes = launch_on_two_machines(command(source, output), command(copy, output))
+    errors = [node.communicate(timeout=240)[1] for node in nodes]
+    assert all(node.returncode for node in nodes)
+    assert "process 1 has another input, model, metric or version of the package than process 0" in errors[1]
+    assert not output.exists()

@@ -288,7 +288,7 @@ def test_processes_with_different_contents_are_refused(monkeypatch):
 
     monkeypatch.setattr("hf_acpmbr.workers.broadcast_object_list", from_process_0)
     Workers(Fake()).refuse_differences([[{"content of the model": "a"}]])
-    with pytest.raises(ValueError, match="process 1 has another model, metric or version of the package than process"):
+    with pytest.raises(ValueError, match="process 1 has another input, model, metric or version of the package than"):
         Workers(Fake()).refuse_differences([[{"content of the model": "b"}]])
 
 
