@@ -90,7 +90,8 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], language: str, sampled: b
     """`[language] pieces </s>` of each text: what the tokenizer gives, many times faster.
 
     Args:
-        sampled: draw the segmentations (sentencepiece's global generator) instead of taking the most probable ones.
+        sampled: draw the segmentations instead of taking the most probable ones. sentencepiece has a generator for each
+            of its threads, which no seed makes the same in another process: a run with them cannot be repeated exactly.
     """
     vocabulary, unknown = tokenizer.encoder, int(tokenizer.unk_token_id)
     start, end = tokenizer.get_lang_id(language), int(tokenizer.eos_token_id)
@@ -146,7 +147,6 @@ class Bitext:
         if self.segmentations:
             rng = np.random.default_rng([seed, epoch, 1])
             chosen = np.flatnonzero(rng.random(len(self.pairs)) < self.segmentations)
-            sentencepiece.set_random_generator_seed(seed * 10_007 + epoch)
             encoded = list(self.encoded)
             for k, drawn in zip(chosen, self._encode([self.pairs[k] for k in chosen], sampled=True), strict=True):
                 if max(map(len, drawn)) <= self.max_length:
