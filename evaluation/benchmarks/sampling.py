@@ -96,7 +96,7 @@ def sharpen(model: M2M100ForConditionalGeneration, inputs: Inputs, settings: Set
         scale = float(np.sqrt(low * high))
         weight.mul_(scale / current)
         current = scale
-        if entropy(sample("prefix-sharing", model, inputs, settings, 32, Truncation(), 512)) > nats:
+        if entropy(timed_sample("prefix-sharing", model, inputs, settings, 32, Truncation(), 512)[0]) > nats:
             low = scale
         else:
             high = scale
@@ -110,19 +110,6 @@ def entropy(drawn: list[Samples]) -> float:
         surprise -= float(samples.counts @ samples.sampling_logprobs)
         tokens += float(samples.counts @ np.array([len(ids) for ids in samples.token_ids]))
     return surprise / tokens
-
-
-def sample(
-    sampler: str,
-    model: GenerativeModel,
-    inputs: Inputs,
-    settings: Settings,
-    n: int,
-    truncation: Truncation,
-    max_rows: int,
-) -> list[Samples]:
-    """n samples per source, through the custom_generate hook."""
-    return timed_sample(sampler, model, inputs, settings, n, truncation, max_rows)[0]
 
 
 def timed_sample(
@@ -202,7 +189,7 @@ def compare(
     case: str, model: GenerativeModel, inputs: Inputs, settings: Settings, n: int, truncation: Truncation, rows: int
 ) -> Row:
     """Both ways on the same inputs, after a short draw that loads what is loaded at first use."""
-    sample("prefix-sharing", model, inputs, settings, 2, truncation, rows)
+    timed_sample("prefix-sharing", model, inputs, settings, 2, truncation, rows)
     (drawn, over_forward), shared_seconds, shared_memory = apart(
         lambda: timed_sample("prefix-sharing", model, inputs, settings, n, truncation, rows)
     )
