@@ -43,7 +43,8 @@ def scored_pairs(args: argparse.Namespace, target: Utility, number: int) -> list
             unique = sorted({text for text in samples if text})
             pairs = [(a, b) for a in unique for b in unique]
             rows += rng.sample(pairs, min(args.pairs_per_source, len(pairs)))
-    ratings = rng.sample(training_ratings(args.data), len(rows) // 20)
+    bleurt, mqm = training_ratings(args.data)
+    ratings = rng.sample(bleurt + mqm, len(rows) // 20)
     rows += [(pair.hypothesis, pair.reference) for pair in ratings]
     hypotheses, references = (list(column) for column in zip(*rows, strict=True))
     scores = target.score(hypotheses, references)
@@ -78,7 +79,7 @@ def main(given: Sequence[str] | None = None) -> None:
     network = build_network(SIZES[args.size], vocabulary.get_piece_size(), vectors)
     train = RatedPairs([pair for chunk in chunks for pair in chunk], pieces, POSITIONS)
     fit(network, train, {"target": RatedPairs(dev[:4000], pieces, POSITIONS)}, args, args.output)
-    export(network, pieces, args.output / "model")
+    export(network, SIZES[args.size], pieces, args.output / "model")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ ARTICLES = {
         ("kein", "keine", "keinen", "keinem", "keiner"),
     ),
 }
+ORDER = ("swapped", "moved")
 # Errors that leave the meaning nearly as it was; all others change or lose something.
 MILD = frozenset({"case", "ending", "article", "doubled"})
 WORD = re.compile(r"^(\W*)(.*?)(\W*)$", re.DOTALL)
@@ -68,6 +69,7 @@ class Planter:
             "missing": self._missing,
             "doubled": self._doubled,
             "swapped": self._swapped,
+            "moved": self._moved,
             "case": self._case,
             "ending": self._ending,
             "article": self._article,
@@ -76,10 +78,10 @@ class Planter:
             "random word": self._random,
         }
 
-    def plant(self, text: str, rng: random.Random) -> Planted | None:
-        """`text` with one error of a kind drawn at random; None where no kind fits, as in an empty text."""
+    def plant(self, text: str, rng: random.Random, kinds: Sequence[str] | None = None) -> Planted | None:
+        """`text` with one error of a kind drawn from `kinds` (default: all); None where none fits."""
         words = text.split()
-        kinds = list(self.kinds)
+        kinds = list(kinds or self.kinds)
         rng.shuffle(kinds)
         for kind in kinds:
             places = list(range(len(words)))
@@ -116,6 +118,15 @@ class Planter:
         swapped = list(words)
         swapped[i], swapped[i + 1] = recore(words[i], core(words[i + 1])), recore(words[i + 1], core(words[i]))
         return swapped
+
+    def _moved(self, words: list[str], i: int, rng: random.Random) -> list[str] | None:
+        # The first word and the last one keep capital letter and full stop.
+        places = [k for k in range(1, len(words) - 1) if abs(k - i) > 1]
+        if not 0 < i < len(words) - 1 or not places:
+            return None
+        rest = [*words[:i], *words[i + 1 :]]
+        place = rng.choice(places)
+        return [*rest[:place], words[i], *rest[place:]]
 
     def _case(self, words: list[str], i: int, rng: random.Random) -> str | None:
         word = core(words[i])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,13 +51,35 @@ def read_ratings(data: Path | None, kind: str, part: str) -> list[RatedPair]:
     return [RatedPair(row["reference"], row["hypothesis"], float(row[kind])) for row in rows]
 
 
-def training_ratings(data: Path | None) -> list[RatedPair]:
+def training_ratings(data: Path | None) -> tuple[list[RatedPair], list[RatedPair]]:
     """BLEURT-20 scores as they are, and MQM moved to their mean and spread."""
     bleurt, mqm = (read_ratings(data, kind, "train") for kind in ("bleurt20", "mqm"))
     scores = np.array([pair.score for pair in bleurt])
     human = np.array([max(pair.score, WORST_MQM) for pair in mqm])
     moved = (human - human.mean()) / human.std() * scores.std() + scores.mean()
-    return bleurt + [RatedPair(p.reference, p.hypothesis, float(s)) for p, s in zip(mqm, moved, strict=True)]
+    return bleurt, [RatedPair(p.reference, p.hypothesis, float(s)) for p, s in zip(mqm, moved, strict=True)]
+
+
+def joined(pairs: Sequence[RatedPair], number: int) -> list[RatedPair]:
+    """`number` texts of two to four segments in a row, rated as MQM does it: their faults add up.
+
+    Each row of references has GROUP rows of hypotheses. The faults of a segment are what the best score of `pairs` is
+    above its own, and no text falls below the worst score. The same pairs, the same result.
+    """
+    rng = random.Random(0)
+    best, worst = max(pair.score for pair in pairs), min(pair.score for pair in pairs)
+    hypotheses: dict[str, list[RatedPair]] = {}
+    for pair in pairs:
+        hypotheses.setdefault(pair.reference, []).append(pair)
+    result: list[RatedPair] = []
+    while len(result) < number:
+        row = rng.sample(sorted(hypotheses), rng.randint(2, 4))
+        for _ in range(GROUP):
+            chosen = [rng.choice(hypotheses[reference]) for reference in row]
+            faults = sum(best - pair.score for pair in chosen)
+            texts = " ".join(row), " ".join(pair.hypothesis for pair in chosen)
+            result.append(RatedPair(*texts, max(worst, best - faults)))
+    return result[:number]
 
 
 def train_pieces(texts: Iterable[str], path: Path, size: int, seed: int) -> None:
@@ -141,4 +164,4 @@ class RatedPairs:
             segments.append([0] * (len(reference) + 2) + [1] * (len(hypothesis) + 1))
         ids = pad_rows(rows, 0)
         scores, groups = torch.from_numpy(self.scores[indices]), torch.from_numpy(self.groups[indices])
-        return PairBatch(ids, pad_rows(segments, 0), (ids != 0).long(), scores, groups)
+        return PairBatch(ids, pad_rows(segments, 0), ids != 0, scores, groups)

@@ -30,20 +30,36 @@ STRING_METRICS = ("chrf", "bleu")
 
 
 def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[str, object]]:
-    """Kendall's τ and Pearson's r of each utility with each kind of rating."""
+    """Kendall's τ and Pearson's r of each utility with each kind of rating.
+
+    Ratings of paragraphs fall with their length, so the first row is what the reference's length alone says, and the
+    last column is τ among the hypotheses of one reference, averaged.
+    """
     rows: list[dict[str, object]] = []
     for column in ("bleurt20", "mqm"):
         pairs = read_ratings(data, column, "test")[:limit]
-        ratings = [pair.score for pair in pairs]
-        for name in names:
+        hypotheses, references = [pair.hypothesis for pair in pairs], [pair.reference for pair in pairs]
+        ratings = np.array([pair.score for pair in pairs])
+        for name in ("shortness", *names):
             start = time.perf_counter()
-            scores = load_utility(name).score([p.hypothesis for p in pairs], [p.reference for p in pairs])
+            if name == "shortness":
+                scores = -np.array([float(len(reference)) for reference in references])
+            else:
+                scores = load_utility(name).score(hypotheses, references)
             seconds = time.perf_counter() - start
             tau, r = float(kendalltau(scores, ratings)[0]), float(pearsonr(scores, ratings)[0])
             row = {"ratings": column, "utility": name, "pairs": len(pairs), "kendall": tau, "pearson": r}
-            rows.append({**row, "pairs_per_second": len(pairs) / seconds})
+            within = kendall_within(scores, ratings, references)
+            rows.append({**row, "kendall of one reference": within, "pairs_per_second": len(pairs) / seconds})
             print(json.dumps(rows[-1]), flush=True)
     return rows
+
+
+def kendall_within(scores: np.ndarray, ratings: np.ndarray, references: list[str]) -> float:
+    """The mean over references of τ among their hypotheses; nan where all have equal scores."""
+    numbers = np.unique(references, return_inverse=True)[1]
+    found = [kendalltau(scores[numbers == k], ratings[numbers == k])[0] for k in range(numbers.max() + 1)]
+    return float(np.nanmean(found)) if not np.isnan(found).all() else float("nan")
 
 
 def planted_rows(data: Path | None, names: list[str], sentences: int, samples: int) -> list[dict[str, object]]:

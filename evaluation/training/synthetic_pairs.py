@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from evaluation.training.bitext import Model, Tokenizer
-from evaluation.training.planted_errors import Planter
+from evaluation.training.planted_errors import ORDER, Planter
 from evaluation.training.rated_pairs import RatedPair
 from evaluation.training.translation import mean_log_likelihoods, sample_translations
 from hf_acpmbr import load_utility
 
-CHRF_SHARE, BLEU_SHARE = 0.6, 0.4
+CHRF_SHARE, BLEU_SHARE = 0.5, 0.5
 MEANING_SHARE = 0.4
 MILD_COST, COST = 0.15, 0.25
 # Nats per token of the source between a true translation and an unrelated sentence.
@@ -58,7 +58,7 @@ class SyntheticPairs:
         self,
         pairs: Sequence[tuple[str, str]],
         translator: tuple[Model, Tokenizer],
-        samples: int = 6,
+        samples: int = 8,
         seed: int = 1,
     ) -> None:
         self.pairs, self.samples, self.seed = list(pairs), samples, seed
@@ -120,19 +120,19 @@ class SyntheticPairs:
             pools[k].quality[text] = float(quality)
 
     def _plant(self, pool: Pool, side: int, rng: random.Random) -> None:
-        """Copies with one error of a human translation and of a sample, and of a human one once more."""
-        for origins in (pool.humans, pool.samples or pool.humans, pool.humans):
+        """Copies with one error: of a human translation and of a sample with any, and of a human one with its order."""
+        for origins, kinds in ((pool.humans, None), (pool.samples or pool.humans, None), (pool.humans, ORDER)):
             origin = rng.choice(origins)
-            planted = self.planters[side].plant(origin, rng)
+            planted = self.planters[side].plant(origin, rng, kinds)
             if planted:
                 cost = MILD_COST if planted.mild else COST
                 pool.quality.setdefault(planted.text, max(0.0, pool.quality[origin] - cost))
 
     def _groups(self, pools: list[Pool], rng: random.Random) -> list[RatedPair]:
-        """Candidates of each pool against its reference, another human translation and a sample."""
+        """Candidates of each pool against its reference, another human translation and two samples."""
         rows: list[tuple[Pool, str, str]] = []
         for pool in pools:
-            chosen = [*pool.humans[:2], *rng.sample(pool.samples, min(1, len(pool.samples)))]
+            chosen = [*pool.humans[:2], *rng.sample(pool.samples, min(2, len(pool.samples)))]
             for reference in chosen:
                 texts = rng.sample(sorted(pool.quality), min(GROUP, len(pool.quality)))
                 rows += [(pool, reference, text) for text in texts]

@@ -21,7 +21,7 @@ from evaluation.training.rated_pairs import (
     RatedPair,
     RatedPairs,
     cached_chunks,
-    read_ratings,
+    joined,
     train_pieces,
     training_ratings,
 )
@@ -84,8 +84,10 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--chunk-sentences", type=int, default=2000)
     parser.add_argument("--pieces", type=int, default=PIECES, help="size of the vocabulary")
     parser.add_argument("--held-out", type=int, default=1000, help="rated pairs kept out to watch the training")
+    parser.add_argument("--joined", type=int, default=8000, help="texts of several rated segments in a row")
     parser.add_argument("--pretrain-minutes", type=float, default=30.0)
     parser.add_argument("--finetune-minutes", type=float, default=30.0)
+    parser.add_argument("--finetune-factor", type=float, default=0.33, help="of the rates of pre-training")
     parser.add_argument("--replay", type=float, default=0.7, help="synthetic pairs for each rated one in fine-tuning")
     add_training_arguments(parser, rate=1.5e-3, muon_rate=0.01)
     return parser.parse_args(given)
@@ -96,30 +98,33 @@ def main(given: Sequence[str] | None = None) -> None:
     prepare_process(args)
     *chunks, dev = synthetic_chunks(args)
     synthetic = [pair for chunk in chunks for pair in chunk]
-    ratings, held_out = split_by_reference(training_ratings(args.data), args.held_out, args.seed)
+    bleurt, mqm = training_ratings(args.data)
+    ratings, held_out = split_by_reference(bleurt + mqm, args.held_out, args.seed)
+    known = set(bleurt)
+    ratings += joined([pair for pair in ratings if pair not in known], args.joined)
     pieces = args.init / "spm.model" if args.init else args.output / "spm.model"
     if not pieces.exists():
         shuffled = random.Random(args.seed).sample(synthetic, min(len(synthetic), 30_000))
         shuffled += random.Random(args.seed).sample(ratings, min(len(ratings), 5_000))
         texts = (text for pair in shuffled for text in (pair.reference, pair.hypothesis))
         train_pieces(texts, pieces, args.pieces, args.seed)
-    bleurt = set(read_ratings(args.data, "bleurt20", "train"))
     checks = {
         "synthetic": RatedPairs(dev[:3000], pieces, POSITIONS),
-        "bleurt": RatedPairs([pair for pair in held_out if pair in bleurt], pieces, POSITIONS),
-        "mqm": RatedPairs([pair for pair in held_out if pair not in bleurt], pieces, POSITIONS),
+        "bleurt": RatedPairs([pair for pair in held_out if pair in known], pieces, POSITIONS),
+        "mqm": RatedPairs([pair for pair in held_out if pair not in known], pieces, POSITIONS),
     }
     if args.init:
-        network = load_network(args.init, SIZES["embedded"])
+        network = load_network(args.init)
     else:
         network = build_network(SIZES["embedded"], args.pieces, translator_vectors(pieces, args.translator))
         first = stage_arguments(args, args.pretrain_minutes)
         fit(network, RatedPairs(synthetic, pieces, POSITIONS), checks, first, args.output / "pretraining")
     replay = random.Random(args.seed).sample(synthetic, min(len(synthetic), int(args.replay * len(ratings))))
     mixed = RatedPairs(ratings + replay, pieces, POSITIONS)
-    second = stage_arguments(args, args.finetune_minutes, rate=args.rate / 3, muon_rate=args.muon_rate / 3)
+    rates = {name: args.finetune_factor * getattr(args, name) for name in ("rate", "muon_rate")}
+    second = stage_arguments(args, args.finetune_minutes, **rates)
     fit(network, mixed, checks, second, args.output / "finetuning")
-    export(network, pieces, args.output / "model")
+    export(network, SIZES["embedded"], pieces, args.output / "model")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import math
 import random
 from argparse import Namespace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
-from evaluation.training.planted_errors import Planter
-from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached_chunks, train_pieces
+from evaluation.training.planted_errors import ORDER, Planter
+from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached_chunks, joined, train_pieces
 from evaluation.training.synthetic_pairs import SyntheticPairs
 from evaluation.training.train_utility import split_by_reference
 from evaluation.training.utility_network import (
@@ -34,8 +34,10 @@ from evaluation.training.utility_network import (
     training_loss,
     translator_vectors,
 )
+from evaluation.training.utility_start import Parts
 from hf_acpmbr import load_utility
 from hf_acpmbr.embedded import TRANSLATOR
+from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +66,7 @@ def test_an_exported_network_scores_the_same_through_the_public_loader(
     with torch.no_grad():
         for indices in data.plan(0, 0, 500):
             expected[indices] = predict(network, data.batch(indices)).numpy()
-    export(network, pieces, tmp_path / "model")
+    export(network, SIZES["embedded-d2"], pieces, tmp_path / "model")
     utility = load_utility(str(tmp_path / "model"))
     found = utility.score([pair.hypothesis for pair in rated], [pair.reference for pair in rated])
     np.testing.assert_allclose(found, expected, atol=5e-3)
@@ -79,25 +81,27 @@ def test_distilled_sizes_cost_a_quarter_and_a_tenth() -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_first_layers_attention_starts_at_equal_pieces(name: str) -> None:
+def test_the_first_layer_starts_with_equal_pieces_of_the_other_sentence_and_with_neighbours(name: str) -> None:
     torch.manual_seed(0)
-    ids = torch.arange(10, 30)
-    order = torch.randperm(20)
-    attention = (
-        build_network(SIZES[name])
-        .eval()(input_ids=torch.cat([ids, ids[order]])[None], output_attentions=True)
-        .attentions[0]
-    )
-    across = attention[0].mean(0)[20:, :20].detach()  # from the shuffled copy to the first one
-    equal = across[torch.arange(20), order]
-    assert equal.mean() > 5 * (across.sum() - equal.sum()) / (across.numel() - 20)
+    network, heads = build_network(SIZES[name]), SIZES[name].heads
+    pieces, order = torch.arange(10, 30), torch.randperm(20)
+    segments = torch.arange(40) // 20
+    states = network.embeddings(torch.cat([pieces, pieces[order]])[None], segments[None])[0]
+    attention = network.encoder.layer[0].attention.self
+    query, key = (part(states).unflatten(-1, (heads, -1)).transpose(0, 1) for part in (attention.query, attention.key))
+    looks = (query @ key.mT / (SIZES[name].width / heads) ** 0.5).softmax(-1).detach()
+    copies = torch.cat([20 + order.argsort(), order])
+    assert looks[: heads // 2, torch.arange(40), copies].mean() > 0.5
+    assert looks[heads // 2, torch.arange(1, 40), torch.arange(39)].mean() > 0.9
+    assert looks[heads // 2 + 1, torch.arange(39), torch.arange(1, 40)].mean() > 0.9
 
 
 def test_embeddings_start_with_the_similarities_of_known_vectors() -> None:
     vectors = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0))
     vectors[20] = vectors[10] + 0.1 * vectors[11]
     vectors[:5] = 0
-    weight = build_network(SIZES["embedded-d1"], vectors=vectors).rembert.embeddings.word_embeddings.weight.detach()
+    weight = build_network(SIZES["embedded-d1"], vectors=vectors).embeddings.word_embeddings.weight.detach()
+    weight = weight[:, : Parts.of(64, 28, 64).content]  # the rest is for places
     likeness = torch.cosine_similarity(weight[10], weight, dim=1)
     assert likeness.argsort(descending=True)[:2].tolist() == [10, 20]
     assert weight[5:].std().item() == pytest.approx(0.05, rel=0.05)
@@ -140,6 +144,21 @@ def test_made_chunks_are_not_made_again(rated: list[RatedPair], tmp_path: Path) 
     assert made == [0, 1]
 
 
+def test_the_faults_of_joined_texts_add_up(rated: list[RatedPair]) -> None:
+    scores = {(pair.reference, pair.hypothesis): pair.score for pair in rated}
+    best, worst = max(scores.values()), min(scores.values())
+    made = joined(rated, 40)
+    assert len(made) == 40
+    assert made == joined(rated, 40)
+    for pair in made:
+        references, hypotheses = pair.reference.split(". "), pair.hypothesis.split(". ")
+        assert 2 <= len(references) == len(hypotheses) <= 4
+        parts = zip(references, hypotheses, strict=True)
+        known = [scores[r.rstrip(".") + ".", h.rstrip(".") + "."] for r, h in parts]
+        assert pair.score == pytest.approx(max(worst, best - sum(best - score for score in known)))
+    assert len({pair.reference for pair in made}) == math.ceil(40 / GROUP)
+
+
 def test_held_out_references_are_not_trained_on(rated: list[RatedPair]) -> None:
     train, held_out = split_by_reference(rated, 10, seed=0)
     assert len(train) + len(held_out) == len(rated)
@@ -168,6 +187,15 @@ def test_a_planted_error_changes_one_thing_and_the_kind_says_what(pairs: list[tu
     assert {"Mein Bruder Kaufe das alte Buch.", "Mein bruder kaufe das alte Buch."} <= by_kind["case"]
     assert "Mein Bruder kaufe den alte Buch." in by_kind["article"]
     assert "Mein Bruder das kaufe alte Buch." in by_kind["swapped"]
+    assert by_kind["moved"] == {
+        "Mein kaufe das Bruder alte Buch.",
+        "Mein kaufe das alte Bruder Buch.",
+        "Mein Bruder das alte kaufe Buch.",
+        "Mein das Bruder kaufe alte Buch.",
+        "Mein alte Bruder kaufe das Buch.",
+        "Mein Bruder alte kaufe das Buch.",
+    }
+    assert {error.kind for _ in range(50) if (error := planter.plant(text, rng, ORDER))} == set(ORDER)
     assert "Mein Bruder mag das alte Buch." in by_kind["fitting word"]
     assert by_kind["related word"] == {"Mein Bruder Kaufhaus das alte Buch."}
     assert planter.plant("", rng) is None
@@ -215,8 +243,7 @@ def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(piece
     batch = RatedPairs(rated, pieces, 320).batch(np.arange(4))
 
     def loss(scores: list[float]) -> float:
-        network = SimpleNamespace(logits=torch.tensor(scores)[:, None])
-        found, count = training_loss(lambda **_: network, batch)
+        found, count = training_loss(cast(BLEURTNetwork, lambda *_: torch.tensor(scores)), batch)
         return float(found) / count
 
     def expected(scores: list[float]) -> float:
@@ -236,7 +263,7 @@ def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(piece
 def test_an_exported_network_is_loaded_as_it_was(pieces: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = build_network(SIZES["embedded-d2"], 56)
-    export(network, pieces, tmp_path)
-    loaded = load_network(tmp_path, SIZES["embedded-d2"])
+    export(network, SIZES["embedded-d2"], pieces, tmp_path)
+    loaded = load_network(tmp_path)
     for name, value in network.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[name], value.half().float(), rtol=0, atol=0)
