@@ -55,11 +55,12 @@ def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[st
     return rows
 
 
-def kendall_within(scores: np.ndarray, ratings: np.ndarray, references: list[str]) -> float:
-    """The mean over references of τ among their hypotheses; nan where all have equal scores."""
+def kendall_within(scores: np.ndarray, ratings: np.ndarray, references: list[str]) -> float | None:
+    """The mean over references of τ among their hypotheses; None where all have equal scores."""
     numbers = np.unique(references, return_inverse=True)[1]
-    found = [kendalltau(scores[numbers == k], ratings[numbers == k])[0] for k in range(numbers.max() + 1)]
-    return float(np.nanmean(found)) if not np.isnan(found).all() else float("nan")
+    groups = [numbers == k for k in np.flatnonzero(np.bincount(numbers) > 1)]
+    found = np.array([kendalltau(scores[group], ratings[group])[0] for group in groups])
+    return None if np.isnan(found).all() else float(np.nanmean(found))
 
 
 def planted_rows(data: Path | None, names: list[str], sentences: int, samples: int) -> list[dict[str, object]]:
@@ -132,10 +133,14 @@ def matrix_rows(
 
 
 def markdown(rows: list[dict[str, object]]) -> list[str]:
-    """A table of equal dictionaries."""
-    head = list(rows[0])
-    cells = [[f"{row[key]:.3f}" if isinstance(row[key], float) else str(row[key]) for key in head] for row in rows]
+    """A table of dictionaries; what one of them lacks is left empty."""
+    head = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[cell(row.get(key)) for key in head] for row in rows]
     return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells)]
+
+
+def cell(value: object) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def main(given: Sequence[str] | None = None) -> None:

@@ -4,7 +4,7 @@ A pool holds human translations of a sentence s, samples of the translator, copi
 now and then a foreign sentence. The quality of a sample joins what strings show (chrF and BLEU against every human
 translation) with what the translator understands: how well s can be told from it, between an unrelated sentence (0) and
 the reference (1). A planted error costs a fixed amount. References are human translations, against which a candidate's
-score is its quality, and samples, as in MBR: there the score is the mean of its quality and its likeness to the sample.
+score is its quality, and samples, as in MBR: there three quarters of the score are its likeness to the sample.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from hf_acpmbr import load_utility
 
 CHRF_SHARE, BLEU_SHARE = 0.5, 0.5
 MEANING_SHARE = 0.4
+# Of the likeness to it, where the reference is a sample: the rest is the quality itself.
+SAMPLE_SHARE = 0.75
 MILD_COST, COST = 0.15, 0.25
 # Nats per token of the source between a true translation and an unrelated sentence.
 LEAST_SPAN = 0.5
@@ -140,8 +142,9 @@ class SyntheticPairs:
         result = []
         for (pool, reference, text), alike in zip(rows, likeness, strict=True):
             quality = pool.quality[text]
-            score = quality if reference in pool.humans else (quality + float(alike)) / 2
-            result.append(RatedPair(reference, text, round(score, 4)))
+            if reference in pool.samples:
+                quality += SAMPLE_SHARE * (float(alike) - quality)
+            result.append(RatedPair(reference, text, round(quality, 4)))
         return result
 
     def likeness(self, texts: list[str], references: list[str]) -> np.ndarray:

@@ -84,6 +84,7 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--chunk-sentences", type=int, default=2000)
     parser.add_argument("--pieces", type=int, default=PIECES, help="size of the vocabulary")
     parser.add_argument("--held-out", type=int, default=1000, help="rated pairs kept out to watch the training")
+    parser.add_argument("--ratings", type=int, default=1_000_000, help="at most so many rated pairs")
     parser.add_argument("--joined", type=int, default=8000, help="texts of several rated segments in a row")
     parser.add_argument("--pretrain-minutes", type=float, default=30.0)
     parser.add_argument("--finetune-minutes", type=float, default=30.0)
@@ -102,6 +103,7 @@ def main(given: Sequence[str] | None = None) -> None:
     ratings, held_out = split_by_reference(bleurt + mqm, args.held_out, args.seed)
     known = set(bleurt)
     ratings += joined([pair for pair in ratings if pair not in known], args.joined)
+    ratings = random.Random(args.seed).sample(ratings, min(len(ratings), args.ratings))
     pieces = args.init / "spm.model" if args.init else args.output / "spm.model"
     if not pieces.exists():
         shuffled = random.Random(args.seed).sample(synthetic, min(len(synthetic), 30_000))

@@ -115,6 +115,14 @@ def test_the_utilities_prefer_the_same_meaning(name: str) -> None:
     assert (same > other).all()
 
 
+@needs_utilities
+def test_the_target_notices_the_order_of_words() -> None:
+    texts = [pair[side] for pair in SENTENCES for side in (0, 1) if len(pair[side].split()) > 3]
+    swapped = [" ".join([first, third, second, *rest]) for first, second, third, *rest in map(str.split, texts)]
+    utility = load_utility("embedded")
+    assert np.mean(utility.score(texts, texts) > utility.score(swapped, texts)) >= 0.8
+
+
 @needs_translator
 @needs_utilities
 def test_the_guide_lowers_the_error_at_equal_cost(

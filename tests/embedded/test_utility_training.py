@@ -16,7 +16,7 @@ from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
 from evaluation.training.planted_errors import ORDER, Planter
 from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached_chunks, joined, train_pieces
-from evaluation.training.synthetic_pairs import SyntheticPairs
+from evaluation.training.synthetic_pairs import SAMPLE_SHARE, SyntheticPairs
 from evaluation.training.train_utility import split_by_reference
 from evaluation.training.utility_network import (
     FULL_WEIGHT,
@@ -213,7 +213,7 @@ def test_synthetic_scores_know_humans_errors_and_equal_texts(
     assert {pair.score for pair in equal if pair.reference in humans} == {1.0}
     samples = [pair for pair in equal if pair.reference not in humans]
     assert samples
-    assert all(0.5 <= pair.score < 1 for pair in samples)  # like itself, and no human translation
+    assert all(SAMPLE_SHARE <= pair.score < 1 for pair in samples)  # like itself, and no human translation
     assert {0.75, 0.85} <= {pair.score for pair in made if pair.reference in humans}
 
 

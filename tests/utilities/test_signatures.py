@@ -71,7 +71,7 @@ def test_every_class_is_walked_through(folder: Path) -> None:
     assert set(NEUTRAL_VALUES) == set(NEUTRAL_OPTIONS)
 
 
-@pytest.mark.filterwarnings("ignore:dtype='bfloat16' on a CPU")
+@pytest.mark.filterwarnings("ignore:dtype='bfloat16' on this CPU")
 @pytest.mark.parametrize("name", WALKED)
 def test_every_option_changes_the_signature_or_is_neutral(folder: Path, name: str) -> None:
     case, place = CASES[name], folder / name
