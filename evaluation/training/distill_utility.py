@@ -79,7 +79,7 @@ def main(given: Sequence[str] | None = None) -> None:
     network = build_network(SIZES[args.size], vocabulary.get_piece_size(), vectors)
     train = RatedPairs([pair for chunk in chunks for pair in chunk], pieces, POSITIONS)
     fit(network, train, {"target": RatedPairs(dev[:4000], pieces, POSITIONS)}, args, args.output)
-    export(network, SIZES[args.size], pieces, args.output / "model")
+    export(network, pieces, args.output / "model")
 
 
 if __name__ == "__main__":

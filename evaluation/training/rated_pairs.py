@@ -71,9 +71,9 @@ def joined(pairs: Sequence[RatedPair], number: int) -> list[RatedPair]:
     hypotheses: dict[str, list[RatedPair]] = {}
     for pair in pairs:
         hypotheses.setdefault(pair.reference, []).append(pair)
-    result: list[RatedPair] = []
+    references, result = sorted(hypotheses), list[RatedPair]()
     while len(result) < number:
-        row = rng.sample(sorted(hypotheses), rng.randint(2, 4))
+        row = rng.sample(references, rng.randint(2, 4))
         for _ in range(GROUP):
             chosen = [rng.choice(hypotheses[reference]) for reference in row]
             faults = sum(best - pair.score for pair in chosen)

@@ -126,7 +126,7 @@ def main(given: Sequence[str] | None = None) -> None:
     rates = {name: args.finetune_factor * getattr(args, name) for name in ("rate", "muon_rate")}
     second = stage_arguments(args, args.finetune_minutes, **rates)
     fit(network, mixed, checks, second, args.output / "finetuning")
-    export(network, SIZES["embedded"], pieces, args.output / "model")
+    export(network, pieces, args.output / "model")
 
 
 if __name__ == "__main__":

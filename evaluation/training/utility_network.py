@@ -18,6 +18,18 @@ from evaluation.training.trainer import Trainer
 from evaluation.training.utility_start import start
 from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork, bert_config, bleurt_network
 
+KEPT_SETTINGS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+    "pad_token_id",
+)
 PIECES = 4000
 POSITIONS = 512
 # The ranking loss: differences of scores that count, the lead that is asked for at most, and how soon it is felt.
@@ -45,32 +57,22 @@ SIZES = {
 }
 
 
-def configuration(size: Size, pieces: int) -> dict[str, object]:
-    """The config.json of a network, as the public PyTorch checkpoints have it."""
-    return {
-        "architectures": ["BleurtForSequenceClassification"],
-        "model_type": "bleurt",
-        "embedding_size": size.embedding,
-        "vocab_size": pieces,
-        "hidden_size": size.width,
-        "num_hidden_layers": size.layers,
-        "num_attention_heads": size.heads,
-        "intermediate_size": size.feed_forward,
-        "hidden_act": "gelu",
-        "max_position_embeddings": POSITIONS,
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
-        "pad_token_id": 0,
-    }
-
-
 def build_network(size: Size, pieces: int = PIECES, vectors: torch.Tensor | None = None) -> BLEURTNetwork:
     """BLEURT-20's architecture for a vocabulary of `pieces`.
 
     Args:
         vectors: (pieces, any) what is known of the pieces beforehand; the embeddings start from its main directions.
     """
-    network = BLEURTNetwork(bert_config(configuration(size, pieces)), size.embedding)
+    settings: dict[str, object] = {
+        "embedding_size": size.embedding,
+        "vocab_size": pieces,
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "intermediate_size": size.feed_forward,
+        "max_position_embeddings": POSITIONS,
+    }
+    network = BLEURTNetwork(bert_config(settings), size.embedding)
     start(network, vectors)
     return network
 
@@ -160,10 +162,12 @@ def load_network(folder: Path) -> BLEURTNetwork:
     return bleurt_network(config, {name: value.float() for name, value in weights.items()})
 
 
-def export(network: BLEURTNetwork, size: Size, pieces: Path, folder: Path) -> None:
+def export(network: BLEURTNetwork, pieces: Path, folder: Path) -> None:
     """config.json, fp16 model.safetensors and spm.model under the names of the public PyTorch checkpoints."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = configuration(size, network.embeddings.word_embeddings.num_embeddings)
+    config: dict[str, object] = {"architectures": ["BleurtForSequenceClassification"], "model_type": "bleurt"}
+    config["embedding_size"] = network.embeddings.word_embeddings.embedding_dim
+    config |= {name: getattr(network.encoder.config, name) for name in KEPT_SETTINGS}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = {}
     for key, value in network.state_dict().items():

@@ -99,13 +99,8 @@ def _start_attention(attention: BertSelfAttention, parts: Parts, equal: float, s
     for k, step in ((heads // 2, -1), (heads // 2 + 1, 1)):
         rows = slice(head * k, head * k + parts.place)
         query[head * k : head * (k + 1)] = key[head * k : head * (k + 1)] = 0.0
-        turn = torch.cat(
-            [
-                torch.cat([(step * speeds).cos().diag(), -(step * speeds).sin().diag()], dim=1),
-                torch.cat([(step * speeds).sin().diag(), (step * speeds).cos().diag()], dim=1),
-            ]
-        )
-        query[rows, c + 1 :] = gain * turn
+        cosines, sines = (step * speeds).cos().diag(), (step * speeds).sin().diag()
+        query[rows, c + 1 :] = gain * torch.cat([torch.cat([cosines, -sines], 1), torch.cat([sines, cosines], 1)])
         key[rows, c + 1 :] = gain * torch.eye(parts.place)
 
 

@@ -66,7 +66,7 @@ def test_an_exported_network_scores_the_same_through_the_public_loader(
     with torch.no_grad():
         for indices in data.plan(0, 0, 500):
             expected[indices] = predict(network, data.batch(indices)).numpy()
-    export(network, SIZES["embedded-d2"], pieces, tmp_path / "model")
+    export(network, pieces, tmp_path / "model")
     utility = load_utility(str(tmp_path / "model"))
     found = utility.score([pair.hypothesis for pair in rated], [pair.reference for pair in rated])
     np.testing.assert_allclose(found, expected, atol=5e-3)
@@ -263,7 +263,7 @@ def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(piece
 def test_an_exported_network_is_loaded_as_it_was(pieces: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = build_network(SIZES["embedded-d2"], 56)
-    export(network, SIZES["embedded-d2"], pieces, tmp_path)
+    export(network, pieces, tmp_path)
     loaded = load_network(tmp_path)
     for name, value in network.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[name], value.half().float(), rtol=0, atol=0)
