@@ -21,36 +21,43 @@ from evaluation.assets import DATA_HELP
 from evaluation.benchmarks.measures import full_matrix
 from evaluation.training.bitext import tatoeba
 from evaluation.training.planted_errors import Planter
-from evaluation.training.rated_pairs import read_ratings
+from evaluation.training.rated_pairs import read_ratings, training_ratings
+from evaluation.training.string_ratings import StringRatings
 from evaluation.training.translation import sample_translations
 from hf_acpmbr import load_utility
 from hf_acpmbr.embedded import UTILITIES, load_translator
 
+BASELINES = ("shortness", "line through strings")
 STRING_METRICS = ("chrf", "bleu")
 
 
 def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[str, object]]:
     """Kendall's τ and Pearson's r of each utility with each kind of rating.
 
-    Ratings of paragraphs fall with their length, so the first row is what the reference's length alone says, and the
-    last column is τ among the hypotheses of one reference, averaged.
+    Two rows are what a utility that understands nothing reaches: ratings of paragraphs fall with their length, and a
+    line through seven numbers, fitted to the training ratings, does better still. The last but one column is τ among
+    the hypotheses of one reference, averaged.
     """
     rows: list[dict[str, object]] = []
+    line = StringRatings.fit(*training_ratings(data))
     for column in ("bleurt20", "mqm"):
         pairs = read_ratings(data, column, "test")[:limit]
         hypotheses, references = [pair.hypothesis for pair in pairs], [pair.reference for pair in pairs]
         ratings = np.array([pair.score for pair in pairs])
-        for name in ("shortness", *names):
-            start = time.perf_counter()
+        for name in (*BASELINES, *names):
+            speed = None
             if name == "shortness":
                 scores = -np.array([float(len(reference)) for reference in references])
+            elif name == "line through strings":
+                scores = line.rate(hypotheses, references)
             else:
+                start = time.perf_counter()
                 scores = load_utility(name).score(hypotheses, references)
-            seconds = time.perf_counter() - start
+                speed = len(pairs) / (time.perf_counter() - start)
             tau, r = float(kendalltau(scores, ratings)[0]), float(pearsonr(scores, ratings)[0])
             row = {"ratings": column, "utility": name, "pairs": len(pairs), "kendall": tau, "pearson": r}
             within = kendall_within(scores, ratings, references)
-            rows.append({**row, "kendall of one reference": within, "pairs_per_second": len(pairs) / seconds})
+            rows.append({**row, "kendall of one reference": within, "pairs_per_second": speed})
             print(json.dumps(rows[-1]), flush=True)
     return rows
 

@@ -9,6 +9,7 @@ weights.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,6 +84,9 @@ def export(model: Model, tokenizer: Tokenizer, folder: Path) -> None:
     half.half().save_pretrained(folder)
     tokenizer.src_lang = "en"
     tokenizer.save_pretrained(folder)
+    vocabulary = folder / "vocab.json"  # the tokenizer indents it: a third of the file
+    numbers = json.loads(vocabulary.read_text(encoding="utf-8"))
+    vocabulary.write_text(json.dumps(numbers, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def train(model: Model, tokenizer: Tokenizer, args: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ import argparse
 import copy
 import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from evaluation.assets import DATA_HELP
@@ -41,8 +42,11 @@ from evaluation.training.utility_network import (
 
 
 def synthetic_chunks(args: argparse.Namespace) -> list[list[RatedPair]]:
-    maker = SyntheticPairs(tatoeba("train", args.data), load(args.translator), seed=args.seed)
-    return cached_chunks(args.output / "synthetic", args.chunks, lambda k: maker.chunk(k, args.chunk_sentences))
+    @cache
+    def maker() -> SyntheticPairs:  # it reads the whole corpus, in vain where every chunk has already been made
+        return SyntheticPairs(tatoeba("train", args.data), load(args.translator), seed=args.seed)
+
+    return cached_chunks(args.output / "synthetic", args.chunks, lambda k: maker().chunk(k, args.chunk_sentences))
 
 
 def stage_arguments(args: argparse.Namespace, minutes: float, **changes: float) -> argparse.Namespace:

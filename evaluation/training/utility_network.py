@@ -48,12 +48,12 @@ class Size:
     embedding: int
 
 
-# Matrix parameters of the layers, which are the cost of a token: 1.38M, 0.35M (a quarter) and 0.14M (a tenth).
-# Embeddings cost nothing, so the target's are wide.
+# Matrix parameters of the layers, which are the cost of a token: 1.38M, 0.34M (a quarter) and 0.14M (a tenth).
+# Embeddings cost no time, so the target's are wide; the others' are what the package's 20 MB leave for them.
 SIZES = {
     "embedded": Size(layers=4, width=192, feed_forward=512, heads=6, embedding=256),
-    "embedded-d1": Size(layers=3, width=112, feed_forward=304, heads=4, embedding=64),
-    "embedded-d2": Size(layers=2, width=80, feed_forward=272, heads=4, embedding=48),
+    "embedded-d1": Size(layers=3, width=112, feed_forward=288, heads=4, embedding=30),
+    "embedded-d2": Size(layers=2, width=80, feed_forward=272, heads=4, embedding=32),
 }
 
 

@@ -56,6 +56,9 @@ def test_the_translator_continues_from_its_export(translator_folder: Path, data:
     settings = json.loads((tmp_path / "model" / "config.json").read_text())
     assert (settings["dropout"], settings["encoder_layers"]) == (0.1, 4)
     assert AutoTokenizer.from_pretrained(tmp_path / "model").src_lang == "en"
+    before, after = (folder / "vocab.json" for folder in (translator_folder, tmp_path / "model"))
+    assert json.loads(after.read_text(encoding="utf-8")) == json.loads(before.read_text(encoding="utf-8"))
+    assert len(after.read_text(encoding="utf-8").splitlines()) == 1  # as small as it can be
 
 
 def test_the_translator_is_reported(translator_folder: Path, data: Path, tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_the_utilities_are_reported(data: Path, tmp_path: Path) -> None:
     sizes = ["--planted", "3", "--sentences", "4", "--samples", "12"]
     report_utility.main(["--data", str(data), "--output", str(tmp_path), *sizes])
     report = json.loads((tmp_path / "utility.json").read_text())
-    names = ["shortness", "chrf", "bleu", "embedded", "embedded-d1", "embedded-d2"]
+    names = ["shortness", "line through strings", "chrf", "bleu", "embedded", "embedded-d1", "embedded-d2"]
     assert [row["utility"] for row in report["ratings"]] == 2 * names
     assert {row["language"] for row in report["planted"]} == {"de", "en"}
     itself = [row for row in report["planted"] if (row["utility"], row["reference"]) == ("chrf", "the text itself")]

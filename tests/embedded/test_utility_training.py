@@ -16,6 +16,7 @@ from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
 from evaluation.training.planted_errors import ORDER, Planter
 from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached_chunks, joined, train_pieces
+from evaluation.training.string_ratings import StringRatings, common_words
 from evaluation.training.synthetic_pairs import SAMPLE_SHARE, SyntheticPairs
 from evaluation.training.train_utility import split_by_reference
 from evaluation.training.utility_network import (
@@ -101,7 +102,7 @@ def test_embeddings_start_with_the_similarities_of_known_vectors() -> None:
     vectors[20] = vectors[10] + 0.1 * vectors[11]
     vectors[:5] = 0
     weight = build_network(SIZES["embedded-d1"], vectors=vectors).embeddings.word_embeddings.weight.detach()
-    weight = weight[:, : Parts.of(64, 28, 64).content]  # the rest is for places
+    weight = weight[:, : Parts.of(30, 28, 30).content]  # the rest is for places
     likeness = torch.cosine_similarity(weight[10], weight, dim=1)
     assert likeness.argsort(descending=True)[:2].tolist() == [10, 20]
     assert weight[5:].std().item() == pytest.approx(0.05, rel=0.05)
@@ -234,6 +235,25 @@ def test_pairs_of_one_reference_stay_together(pieces: Path, pairs: list[tuple[st
         assert sorted(counts) in ([10 - GROUP, GROUP], [10])
     other = data.plan(seed=1, epoch=1, batch_tokens=400)
     assert {frozenset(indices) for indices in plan} != {frozenset(indices) for indices in other}
+
+
+def test_a_line_through_strings_finds_what_was_made_of_them(pairs: list[tuple[str, str]]) -> None:
+    rng = random.Random(1)
+    references, hypotheses = ([rng.choice(pairs)[1] for _ in range(80)] for _ in range(2))
+    chrf = load_utility("chrf").score(hypotheses, references) / 100
+    ratios = [math.log(len(h) / len(r)) for r, h in zip(references, hypotheses, strict=True)]
+    scores = [0.3 + 0.5 * float(c) - 0.2 * abs(x) for c, x in zip(chrf, ratios, strict=True)]
+    rated = [RatedPair(*row) for row in zip(references, hypotheses, scores, strict=True)]
+    line = StringRatings.fit(rated[:20], rated[20:60])
+    np.testing.assert_allclose(line.rate(hypotheses[60:], references[60:]), scores[60:], atol=1e-6)
+    assert common_words("Das alte Buch", "das Buch hier") == pytest.approx(2 / 3)
+
+
+def test_every_kind_of_rating_weighs_the_same_in_the_line() -> None:
+    many = [RatedPair("Ich sehe Brot.", "Ich sehe Brot.", 0.2)] * 30
+    few = [RatedPair("Ich sehe Brot.", "Ich sehe Brot.", 0.8)] * 2
+    line = StringRatings.fit(many, few)
+    assert line.rate(["Ich sehe Brot."], ["Ich sehe Brot."]) == pytest.approx([0.5])
 
 
 def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(pieces: Path) -> None:
