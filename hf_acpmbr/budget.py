@@ -11,6 +11,9 @@ from .stage import Configured, setting
 if TYPE_CHECKING:
     from .foreign import JSON
 
+# N = M in the paper's experiments; its reduction rates mean these many scores per row.
+PAPER_SAMPLES = 1024
+
 
 @dataclass(frozen=True)
 class Budget(Configured):
@@ -60,3 +63,46 @@ def budget_each(budgets: tuple[Budget, ...], guides: int) -> tuple[Budget, ...]:
     if guides and len(budgets) not in (1, guides):
         raise ValueError(f"guide_budgets has {len(budgets)} budgets for {guides} guides: give one or one each")
     return budgets if len(budgets) == guides else budgets[:1] * guides
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a named recipe may spend and how closely it follows the paper, in scores per row with 1,024 samples.
+
+    Args:
+        target: target scores per row beside a guide; without one there is twice as much to spend.
+        guide: scores per row of a guide as cheap as BLEURT-20-D3; other known guides have their own.
+        agreement: γ.
+        name: the paper's level, for the rates of known guides.
+        paper: to the letter: its AC-ALS, reduction rates, uniform masks, no centring, its tolerance.
+        max_regret: where rounds may stop before their budget is spent; see `RoundsMBR`.
+    """
+
+    target: float
+    guide: float
+    agreement: float
+    name: str
+    paper: bool = False
+    max_regret: str | None = None
+
+    def budget(self, scores: float) -> Budget:
+        """Make a budget of so many scores per row: the paper's is a reduction rate."""
+        return Budget(reduction=PAPER_SAMPLES / scores) if self.paper else Budget(scores_per_row=scores)
+
+    @property
+    def alone(self) -> Budget:
+        """The target's budget if nothing is spent on guides."""
+        return self.budget(2 * self.target)
+
+    def with_guides(self, guides: int) -> dict[str, object]:
+        """Make the budgets of a decoder that can use guides."""
+        return {
+            "budget": self.budget(self.target) if guides else self.alone,
+            "guide_budgets": (self.budget(self.guide),),
+        }
+
+    @property
+    def completer(self) -> dict[str, object]:
+        """What it sets in completers that have such fields."""
+        paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if self.paper else {}
+        return {"agreement": self.agreement, **paper}

@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .caller import Caller, CheckedSignature, check_conflicts, check_output
 from .candidates import Candidates
 from .checks import integer, optional
-from .decoding import Decision, Texts
+from .decision import Decision
+from .decoding import Texts
 from .inputs import read_request, source_texts, with_stop_strings
 from .mapping import MapFunction
 from .protocols import Sampler
 from .recipe import Recipe, utility_specs
 from .sampling import Request, Samples
 from .signature import generation_signature, model_signature
-from .utilities import Turn, Utility, UtilityLike, in_lockstep
+from .utilities import Utility, UtilityLike, decide_together
 
 if TYPE_CHECKING:
     import torch
@@ -199,19 +199,14 @@ class ACPMBR:
         references: Sequence[Texts | None],
         context: Mapping[str, object] | None = None,
     ) -> list[Decision]:
-        def decide(pool: Candidates, source: str | None, pseudo: Texts | None, turn: Turn | None) -> Decision:
-            return self.decoder.decode(
-                *(pool, pseudo, self.target, self.guides),
-                source=source,
-                seed=self.recipe.seed,
-                context=context,
-                turn=turn,
+        started = (
+            self.decoder.start(
+                *(pool, pseudo, self.target, self.guides), source=source, seed=self.recipe.seed, context=context
             )
-
-        tasks = [partial(decide, *given) for given in zip(pools, sources, references, strict=True)]
-        if not any(utility.joins_sources for utility in (self.target, *self.guides) if utility is not None):
-            return [task(None) for task in tasks]  # nothing waits for a device, so turns would only cost
-        return in_lockstep(tasks)
+            for pool, source, pseudo in zip(pools, sources, references, strict=True)
+        )
+        used = [utility for utility in (self.target, *self.guides) if utility is not None]
+        return decide_together(started, joined=any(utility.joins_sources for utility in used))
 
     def _candidates(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates], int]:
         if given is not None:

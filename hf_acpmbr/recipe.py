@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .budget import Budget
+from .budget import PAPER_SAMPLES, Level
 from .checks import integer, optional, several
 from .decoding.base import Decoder
 from .files import write_atomically
 from .keywords import KEYWORDS, replaced, set_completer
 from .protocols import Sampler
-from .registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
+from .registry import DECODERS, SAMPLERS
 from .stage import Configured, nested, setting, suggest
 from .utilities import UtilityLike, UtilitySpec, distilled_partners
 
 RECIPE_NAME = "mbr_recipe.json"
-PAPER_SAMPLES = 1024
 
 
 @dataclass(frozen=True)
@@ -123,43 +123,13 @@ class Recipe(Configured):
         return cls.from_json(path.read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True)
-class Named:
-    """A named recipe: what each utility may spend, in scores per row with the paper's 1,024 samples.
-
-    Args:
-        target: target scores per row beside a guide; without one there is twice as much to spend.
-        guide: scores per row of a guide as cheap as BLEURT-20-D3; other known guides have their own.
-        agreement: γ.
-        level: the paper's level, for the rates of known guides.
-        paper: to the letter: its AC-ALS, reduction rates, uniform masks, no centring, its tolerance.
-        max_regret: where rounds may stop before their budget is spent; see `RoundsMBR`.
-    """
-
-    target: float
-    guide: float
-    agreement: float
-    level: str
-    paper: bool = False
-    max_regret: str | None = None
-
-    def budget(self, scores: float) -> Budget:
-        return Budget(reduction=PAPER_SAMPLES / scores) if self.paper else Budget(scores_per_row=scores)
-
-    @property
-    def completer(self) -> dict[str, object]:
-        """What it sets in completers that have such fields."""
-        paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if self.paper else {}
-        return {"agreement": self.agreement, **paper}
-
-
 _LOW, _HIGH = (32, 512, 0.1, "low"), (1, 16, 1.0, "high")
 NAMED = {
-    "auto": Named(*_LOW, max_regret="auto"),
-    "fast": Named(*_HIGH),
-    "thorough": Named(*_LOW),
-    "paper-low": Named(*_LOW, paper=True),
-    "paper-high": Named(*_HIGH, paper=True),
+    "auto": Level(*_LOW, max_regret="auto"),
+    "fast": Level(*_HIGH),
+    "thorough": Level(*_LOW),
+    "paper-low": Level(*_LOW, paper=True),
+    "paper-high": Level(*_HIGH, paper=True),
 }
 
 
@@ -183,7 +153,7 @@ def utility_specs(
 
 
 def default_decoder(
-    named: Named,
+    level: Level,
     target: UtilitySpec | None,
     guides: tuple[UtilitySpec, ...],
     decoder: object,
@@ -197,47 +167,27 @@ def default_decoder(
     completes.
     """
     if decoder is None:
-        completes = completes or named.paper or completer is not None or observation is not None
+        completes = completes or level.paper or completer is not None or observation is not None
         decoder = "rounds" if not completes else "acpmbr" if guides else "pmbr"
+    stages = {"completer": completer, "observation": observation}
     if not isinstance(decoder, str):
-        return _with_stages(DECODERS.check("decoder", decoder), completer, observation)
-    fields = DECODERS.field_names(decoder)
-    values: dict[str, object] = {}
-    if "budget" in fields:
-        values["budget"] = named.budget(named.target * (1 if guides and "guide_budgets" in fields else 2))
-    if "guide_budgets" in fields:
-        values["guide_budgets"] = (named.budget(_guide_scores(named, target, guides)),)
-    if "max_regret" in fields:
-        values["max_regret"] = named.max_regret
-    if "completer" in fields:
-        values.update(_completing(named, bool(guides), completer, observation))
-        completer = observation = None
-    return _with_stages(DECODERS.build(decoder, **values), completer, observation)
+        return _with_stages(DECODERS.check("decoder", decoder), stages)
+    level = dataclasses.replace(level, guide=_guide_scores(level, target, guides))
+    kind = DECODERS.get(decoder)
+    taken = {name: stages.pop(name) for name in list(stages) if name in kind.field_names()}
+    made = kind.at(level, len(guides), {name: value for name, value in taken.items() if value is not None})
+    return _with_stages(made, stages)
 
 
-def _completing(named: Named, guided: bool, completer: object, observation: object) -> dict[str, object]:
-    """Completer and observation of a decoder that completes, with defaults for what is None."""
-    if completer is None:
-        completer = "als" if not guided else "agreement-als" if named.paper else "transfer"
-    if isinstance(completer, str):
-        known = COMPLETERS.field_names(completer)
-        completer = COMPLETERS.build(completer, **{k: v for k, v in named.completer.items() if k in known})
-    observation = ("uniform" if named.paper else "balanced") if observation is None else observation
-    return {
-        "completer": COMPLETERS.check("completer", completer),
-        "observation": OBSERVATIONS.check("observation", observation),
-    }
-
-
-def _with_stages(decoder: Decoder, completer: object, observation: object) -> Decoder:
-    for name, value in (("completer", completer), ("observation", observation)):
+def _with_stages(decoder: Decoder, stages: Mapping[str, object]) -> Decoder:
+    for name, value in stages.items():
         if value is not None:
             decoder = replaced(decoder, (name,), value, name, "decoder")
     return decoder
 
 
-def _guide_scores(named: Named, target: UtilitySpec | None, guides: tuple[UtilitySpec, ...]) -> float:
+def _guide_scores(level: Level, target: UtilitySpec | None, guides: tuple[UtilitySpec, ...]) -> float:
     """Scores per row of the guide: the paper's for a known pair of utilities, else D3's."""
     known = distilled_partners("" if target is None else target.name)
-    rates = [getattr(partner, named.level) for partner in known if [partner.name] == [guide.name for guide in guides]]
-    return PAPER_SAMPLES / rates[0] if rates else named.guide
+    rates = [getattr(partner, level.name) for partner in known if [partner.name] == [guide.name for guide in guides]]
+    return PAPER_SAMPLES / rates[0] if rates else level.guide

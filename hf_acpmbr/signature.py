@@ -1,15 +1,12 @@
-"""The line that repeats a result: everything that it depends on, in one order, built from the stages themselves."""
+"""The model and the settings of `generate` as words of a signature."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from .stage import describe
-from .version import __version__
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -27,22 +24,6 @@ _NOT_IN_FORCE = frozenset(
     | {"num_assistant_tokens_schedule", "num_beam_groups", "diversity_penalty"}
     | {"top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h"}
 )
-
-
-class Signature:
-    """Ordered `key:value` parts, joined by bars; no value has white space or a bar."""
-
-    def __init__(self, parts: Mapping[str, object] | None = None) -> None:
-        self._parts = {"hf_acpmbr": __version__, **{key: describe(value) for key, value in (parts or {}).items()}}
-
-    def __str__(self) -> str:
-        return "|".join(f"{key}:{value}" for key, value in self._parts.items())
-
-
-def nested_signature(signature: str) -> str:
-    """A signature as one value of another: chrF2|case:mixed|nc:6 → chrF2[case:mixed,nc:6]."""
-    name, *settings = signature.split("|")
-    return f"{name}[{','.join(settings)}]" if settings else name
 
 
 def model_signature(model: GenerativeModel) -> str:

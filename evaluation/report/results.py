@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from evaluation.wmt.rows import Row, figure_rows, table_rows
 from evaluation.wmt.settings import BlockSettings, EvaluationSettings, ModelSettings
+from hf_acpmbr.decision import Signature, nested_signature
 from hf_acpmbr.shards import digest
-from hf_acpmbr.signature import Signature, nested_signature
 
 Floats = npt.NDArray[np.float64]
 

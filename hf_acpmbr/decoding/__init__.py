@@ -1,27 +1,23 @@
-"""Matrix → choice. One file for each decoder; `hf_acpmbr.registry` has them by name."""
+"""Candidates → choice. One file per decoder; `hf_acpmbr.registry` has them by name."""
 
 from __future__ import annotations
 
+from ..decision import Decision, Ranked
 from ..registry import DECODERS
 from .aggregation import AggregationMBR
-from .base import Decoder, Texts
+from .base import Decoder, Problem, Texts
 from .centroid import CentroidMBR
 from .coarse_to_fine import CoarseToFine
-from .completing import PMBR, AgreementPMBR
-from .decision import Decision, Ranked
-from .distilled import DistilledMBR
 from .diverse import DiverseMBR
 from .ensemble import EnsembleMBR
+from .exact import MAP, MBR, DistilledMBR, Oracle
 from .halving import HalvingMBR
-from .map import MAP
-from .mbr import MBR
 from .model_based import ModelBasedMBR
-from .n_by_s import NByS
-from .oracle import Oracle
-from .problem import Problem
+from .pmbr import PMBR, AgreementPMBR
 from .pruning import PruningMBR
 from .qe import QEFilterMBR, QERerank
 from .rounds import RoundsMBR
+from .sampled_references import NByS
 
 __all__ = [
     "DECODERS",

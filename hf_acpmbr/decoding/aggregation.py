@@ -9,13 +9,11 @@ import numpy as np
 
 from ..candidates import FloatArray
 from ..checks import integer
+from ..decision import Decision
 from ..stage import setting
-from ..utilities import Scorer
-from ._draws import Draws
-from ._ranking import best_first, gains, top
-from .base import Decoder
-from .decision import Decision
-from .problem import Problem
+from ..utilities import Ask, Scorer
+from .base import Decoder, Problem, Steps, best_first, gains, top
+from .draws import Draws
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class AggregationMBR(Decoder):
 
     name: ClassVar[str] = "aggregation"
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         utility = problem.target.utility
         if not utility.can_aggregate:
             raise ValueError(
@@ -49,15 +47,16 @@ class AggregationMBR(Decoder):
         n, m = problem.shape
         counts = Draws.of(problem).split(min(self.partitions, problem.drawn[1]))
         sizes = counts.sum(axis=1, keepdims=True)
-        with problem.timed(utility.name):
-            scores = finite(problem.target, problem.target.aggregate_scores(np.arange(n), counts / sizes))
+        target = problem.target
+        scores = yield Ask.call(target, lambda: finite(target, target.aggregate_scores(np.arange(n), counts / sizes)))
         expected = scores @ (sizes[:, 0] / sizes.sum())
         refined = np.zeros(n)
         if self.fine:
             best = top(gains(utility, expected), self.fine)
             refined[best] = 1
-            expected[best] = problem.score_block(problem.target, best, np.arange(m)) @ problem.references.weights
-        return self._decision(
+            judged = yield Ask.block(target, best, np.arange(m))
+            expected[best] = judged @ problem.references.weights
+        return self.decision(
             problem,
             expected,
             f"{m} pseudo-references averaged into {len(counts)}" + (f", best {self.fine} in full" if self.fine else ""),

@@ -9,11 +9,11 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..checks import flag, integer
+from ..decision import Decision
 from ..stage import setting
+from ..utilities import Ask
 from .aggregation import finite
-from .base import Decoder
-from .decision import Decision
-from .problem import Problem
+from .base import Decoder, Problem, Steps
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CentroidMBR(Decoder):
 
     name: ClassVar[str] = "centroid"
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         utility = problem.target.utility
         if not utility.has_vectors:
             raise ValueError(
@@ -50,21 +50,19 @@ class CentroidMBR(Decoder):
                 "compares sentence vectors such as 'comet' or 'embedding-cosine', or another decoder such as 'halving'"
             )
         n, m = problem.shape
-        with problem.timed("vectors"):
-            _, vectors = problem.target.vectors()
-            vectors = finite(problem.target, np.asarray(vectors, dtype=np.float64))
-        with problem.timed("clustering"):
-            random = np.random.default_rng(problem.seed_for(0))
-            # By text, so that the order of the pseudo-references has no influence.
-            by_text = np.array(sorted(range(m), key=problem.references.texts.__getitem__))
-            counts = problem.references.counts[by_text].astype(np.float64)
-            centres, shares = k_means(vectors[by_text], counts, self.centroids, self.iterations, random)
-        with problem.timed(utility.name):
-            scores = finite(problem.target, problem.target.vector_scores(np.arange(n), centres))
+        target = problem.target
+        _, vectors = yield Ask.call(target, target.vectors)
+        vectors = finite(target, np.asarray(vectors, dtype=np.float64))
+        random = np.random.default_rng(problem.seed_for(0))
+        # By text, so that the order of the pseudo-references has no influence.
+        by_text = np.array(sorted(range(m), key=problem.references.texts.__getitem__))
+        counts = problem.references.counts[by_text].astype(np.float64)
+        centres, shares = k_means(vectors[by_text], counts, self.centroids, self.iterations, random)
+        scores = yield Ask.call(target, lambda: finite(target, target.vector_scores(np.arange(n), centres)))
         # With a centroid for each draw, the copies of a pseudo-reference are equal centroids, here scored once.
         by_draws = self.weighted or self.centroids >= problem.drawn[1]
         weights = shares if by_draws else np.full(len(centres), 1 / len(centres))
-        return self._decision(
+        return self.decision(
             problem,
             scores @ weights,
             f"{m} pseudo-references in {len(centres)} clusters",

@@ -9,14 +9,11 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..checks import integer, optional
+from ..decision import Decision
 from ..stage import setting
-from ..utilities import Scorer
-from ._draws import Draws
-from ._ranking import gains, top
-from ._shortlist import shortlist_decision
-from .base import Decoder, Need
-from .decision import Decision
-from .problem import Problem
+from ..utilities import Ask, Scorer
+from .base import Decoder, Need, Problem, Steps, gains, top
+from .draws import Draws
 
 
 @dataclass(frozen=True)
@@ -39,21 +36,24 @@ class CoarseToFine(Decoder):
     name: ClassVar[str] = "coarse-to-fine"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         n, guide = problem.shape[0], problem.guides[0]
         if self.keep < n:
-            coarse = sampled_means(problem, guide, np.arange(n), self.coarse_references, stage=0)
+            coarse = yield from sampled_means(problem, guide, np.arange(n), self.coarse_references, stage=0)
             coarse = gains(guide.utility, coarse)
         else:
             coarse = np.zeros(n)
         shortlist = top(coarse, self.keep)
-        means = sampled_means(problem, problem.target, shortlist, self.fine_references, stage=1)
-        return shortlist_decision(self, problem, shortlist, means, coarse)
+        means = yield from sampled_means(problem, problem.target, shortlist, self.fine_references, stage=1)
+        return self.shortlist_decision(problem, shortlist, means, coarse)
 
 
-def sampled_means(problem: Problem, scorer: Scorer, rows: IntArray, references: int | None, stage: int) -> FloatArray:
-    """(len(rows),) mean scores of some candidates against so many of the drawn pseudo-references (None: all)."""
+def sampled_means(
+    problem: Problem, scorer: Scorer, rows: IntArray, references: int | None, stage: int
+) -> Steps[FloatArray]:
+    """Ask for (len(rows),) mean scores of candidates against a number of the drawn pseudo-references (None: all)."""
     draws = Draws.of(problem, stage)
     used = len(draws) if references is None else min(references, len(draws))
     columns, counts = draws.part(0, used)
-    return problem.score_block(scorer, rows, columns) @ (counts / used)
+    scores = yield Ask.block(scorer, rows, columns)
+    return np.asarray(scores @ (counts / used))

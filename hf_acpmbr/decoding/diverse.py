@@ -10,14 +10,12 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..checks import integer, number, optional
-from ..matrix import Pairs
+from ..decision import Decision
+from ..matrix import ObservedScores, Pairs
 from ..stage import setting
-from ..utilities import Utility, UtilitySpec
-from ._ranking import best_first, gains
-from .base import Decoder
-from .decision import Decision
+from ..utilities import Ask, Utility, UtilitySpec
+from .base import Decoder, Problem, Steps, best_first, gains
 from .gain import Gain
-from .problem import Problem
 
 
 @dataclass(frozen=True)
@@ -46,18 +44,17 @@ class DiverseMBR(Decoder):
 
     name: ClassVar[str] = "diverse"
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         target = problem.target
-        observed = problem.score(target, Pairs.full(problem.shape))
-        matrix = observed.values.reshape(problem.shape)
+        matrix = yield problem.everything(target)
+        observed = ObservedScores(Pairs.full(problem.shape), matrix.reshape(-1))
         expected = matrix @ problem.references.weights
         value = gains(target.utility, expected) / Gain.of(target.utility, observed.values).scale
-        similarity = self._similarity(problem)
-        with problem.timed("selection"):
-            chosen = diverse_set(value, similarity, self.size, self.diversity, self.exchanges)
+        similarity = yield from self._similarity(problem)
+        chosen = diverse_set(value, similarity, self.size, self.diversity, self.exchanges)
         member = np.zeros(len(value))
         member[chosen] = 1
-        return self._decision(
+        return self.decision(
             problem,
             expected,
             f"{len(chosen)} diverse candidates",
@@ -75,14 +72,14 @@ class DiverseMBR(Decoder):
     def _alike(self) -> Utility | None:
         return None if self.similarity is None else self.similarity.load()
 
-    def _similarity(self, problem: Problem) -> FloatArray:
-        """(n, n) mean of both directions, more is more alike."""
+    def _similarity(self, problem: Problem) -> Steps[FloatArray]:
+        """Ask for the (n, n) mean of both directions, more is more alike."""
         n = problem.shape[0]
         if self.size == 1 or self.diversity == 0:
             return np.zeros((n, n))
         scorer = problem.among_candidates(self._alike or problem.target.utility)
         every = np.arange(n)
-        scores = problem.score_block(scorer, every, every)
+        scores = yield Ask.block(scorer, every, every)
         alike = gains(scorer.utility, scores) / Gain.of(scorer.utility, scores).scale
         return np.asarray((alike + alike.T) / 2)
 

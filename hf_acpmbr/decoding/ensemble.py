@@ -9,13 +9,11 @@ import numpy as np
 
 from ..candidates import FloatArray
 from ..checks import number, one_of, optional, several
+from ..decision import Decision
 from ..matrix import Pairs
 from ..stage import setting
-from ._ranking import gains
-from .base import Decoder, Need
-from .decision import Decision
+from .base import Decoder, Need, Problem, Steps, gains
 from .gain import Gain
-from .problem import Problem
 
 
 def _shares(name: str, value: object) -> tuple[float, ...]:
@@ -52,18 +50,18 @@ class EnsembleMBR(Decoder):
     def most_guides(self) -> int | None:
         return None
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         scorers = (problem.target, *problem.guides)
         weights = self._weights_for(len(scorers))
         every = Pairs.full(problem.shape)
-        observed = problem.score_all([(scorer, every) for scorer in scorers])
+        observed = yield from problem.observe([(scorer, every) for scorer in scorers])
         opinions = []
         for scorer, scores in zip(scorers, observed, strict=True):
             mean = gains(scorer.utility, scores.values.reshape(problem.shape) @ problem.references.weights)
             ranked = self.method == "rank"
             scale = Gain.of(scorer.utility, scores.values).scale
             opinions.append(beaten(mean, problem.candidates.weights) if ranked else mean / scale)
-        return self._decision(
+        return self.decision(
             problem,
             weights @ np.stack(opinions),
             f"every pair by {len(scorers)} utilities",

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..budget import Budget
+from ..budget import Budget, Level
+from ..decision import Decision
 from ..stage import nested
-from ._draws import Draws
-from ._ranking import best_first, gains, top
-from .base import Decoder, exact_decision
-from .decision import Decision
-from .problem import Problem
+from ..utilities import Ask
+from .base import Decoder, Problem, Steps, best_first, gains, top
+from .draws import Draws
+from .exact import exact
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,18 @@ class HalvingMBR(Decoder):
 
     name: ClassVar[str] = "halving"
 
-    def _decide(self, problem: Problem) -> Decision:
+    @classmethod
+    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
+        return {"budget": level.alone}
+
+    def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
+        return (self.budget.pairs(unique, drawn),)
+
+    def decide(self, problem: Problem) -> Steps[Decision]:
         n, m = problem.shape
         left = self.budget.pairs(problem.shape, problem.drawn)
         if left >= n * m:
-            return exact_decision(self, problem, problem.target)
+            return (yield from exact(self, problem, problem.target))
         draws = Draws.of(problem)
         expected, rounds_survived = np.full(n, np.nan), np.zeros(n)
         totals = np.zeros(n)
@@ -58,7 +65,7 @@ class HalvingMBR(Decoder):
             seen, left = seen + new, left - survivors.size * new
             start, taken = taken, draws.reach(seen)
             columns, counts = draws.part(start, taken)
-            scores = problem.score_block(problem.target, survivors, columns)
+            scores = yield Ask.block(problem.target, survivors, columns)
             totals[survivors] += scores @ counts
             expected[survivors] = totals[survivors] / taken
             rounds_survived[survivors] += 1
@@ -68,7 +75,7 @@ class HalvingMBR(Decoder):
             if survivors.size == 1:
                 break
         rounds_survived[survivors] += 1
-        return self._decision(
+        return self.decision(
             problem,
             expected,
             f"halved {' → '.join(map(str, sizes))} with up to {taken} of {len(draws)} pseudo-references",

@@ -9,10 +9,9 @@ import numpy as np
 
 from ..candidates import Candidates, FloatArray
 from ..checks import flag
+from ..decision import Decision
 from ..stage import setting
-from .base import Decoder, Need
-from .decision import Decision
-from .problem import Problem
+from .base import Decoder, Need, Problem, Steps
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,10 @@ class ModelBasedMBR(Decoder):
     name: ClassVar[str] = "model-based"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "logprobs"})
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         weights = self.weights(problem.references)
-        n, m = problem.shape
-        matrix = problem.score_block(problem.target, np.arange(n), np.arange(m))
-        return self._decision(
+        matrix = yield problem.everything(problem.target)
+        return self.decision(
             problem,
             matrix @ weights,
             "every pair, weighted by model probability",

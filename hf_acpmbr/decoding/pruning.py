@@ -10,12 +10,11 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..checks import integer, number, several
+from ..decision import Decision
 from ..stage import setting
-from ._draws import Draws
-from ._ranking import best_first, gains
-from .base import Decoder
-from .decision import Decision
-from .problem import Problem
+from ..utilities import Ask
+from .base import Decoder, Problem, Steps, best_first, gains
+from .draws import Draws
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class PruningMBR(Decoder):
         if any(later <= earlier for earlier, later in pairwise(self.schedule)):
             raise ValueError(f"schedule must rise from step to step, got {list(self.schedule)}")
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         n = problem.shape[0]
         draws = Draws.of(problem)
         random = np.random.default_rng(problem.seed_for(1))
@@ -53,17 +52,16 @@ class PruningMBR(Decoder):
         survivors = [n]
         for r in dict.fromkeys(min(step, len(draws)) for step in self.schedule):
             columns, counts = draws.part(0, r)
-            scores = problem.score_block(problem.target, alive, columns)
+            scores = yield Ask.block(problem.target, alive, columns)
             expected[alive] = scores @ (counts / r)
             steps_survived[alive] += 1
-            with problem.timed("bootstrap"):
-                wins = win_rates(gains(problem.target.utility, scores), counts, self.bootstrap, random)
+            wins = win_rates(gains(problem.target.utility, scores), counts, self.bootstrap, random)
             alive = alive[wins > 1 - self.alpha]
             survivors.append(alive.size)
             if alive.size == 1:
                 break
         steps_survived[alive] += 1
-        return self._decision(
+        return self.decision(
             problem,
             expected,
             f"pruned to {alive.size} of {n} with {r} of {len(draws)} pseudo-references",

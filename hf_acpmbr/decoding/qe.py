@@ -7,15 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..candidates import FloatArray
 from ..checks import flag, integer
+from ..decision import Decision
 from ..stage import setting
-from ..utilities import Scorer
-from ._ranking import gains, top
-from ._shortlist import shortlist_decision
-from .base import Decoder, Need
-from .decision import Decision
-from .problem import Problem
+from ..utilities import Ask, Scorer
+from .base import Decoder, Need, Problem, Steps, gains, top
 
 
 @dataclass(frozen=True)
@@ -27,11 +23,12 @@ class QERerank(Decoder):
 
     name: ClassVar[str] = "qe"
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         check_reference_free(self.name, problem.target, "target")
-        return self._decision(
+        scores = yield ask_quality(problem, problem.target)
+        return self.decision(
             problem,
-            quality(problem, problem.target),
+            scores[:, 0],
             "reference-free scores",
             deciding=problem.target,
             rates=[(problem.target, float(problem.drawn[1]))],
@@ -56,16 +53,17 @@ class QEFilterMBR(Decoder):
     name: ClassVar[str] = "qe-filter"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         guide = problem.guides[0]
         check_reference_free(self.name, guide, "first guide")
-        judged = gains(guide.utility, quality(problem, guide))
+        scores = yield ask_quality(problem, guide)
+        judged = gains(guide.utility, scores[:, 0])
         shortlist = top(judged, self.keep)
         both = self.filter_references and problem.references is problem.candidates
         columns = shortlist if both else np.arange(problem.shape[1])
         weights = problem.references.weights[columns]
-        means = problem.score_block(problem.target, shortlist, columns) @ (weights / weights.sum())
-        return shortlist_decision(self, problem, shortlist, means, judged)
+        scores = yield Ask.block(problem.target, shortlist, columns)
+        return self.shortlist_decision(problem, shortlist, scores @ (weights / weights.sum()), judged)
 
 
 def check_reference_free(decoder: str, scorer: Scorer, role: str) -> None:
@@ -78,6 +76,6 @@ def check_reference_free(decoder: str, scorer: Scorer, role: str) -> None:
         )
 
 
-def quality(problem: Problem, scorer: Scorer) -> FloatArray:
-    """(n,) reference-free scores; the column is a formality."""
-    return problem.score_block(scorer, np.arange(problem.shape[0]), np.zeros(1, dtype=np.int64))[:, 0]
+def ask_quality(problem: Problem, scorer: Scorer) -> Ask:
+    """Ask for (n, 1) reference-free scores; the column is a formality."""
+    return Ask.block(scorer, np.arange(problem.shape[0]), np.zeros(1, dtype=np.int64))

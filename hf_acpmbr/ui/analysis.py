@@ -8,14 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
+from ..budget import PAPER_SAMPLES
 from ..candidates import Candidates, FloatArray
-from ..decoding import Decision
-from ..decoding.completing import PMBR, AgreementPMBR
-from ..decoding.decision import Completed
+from ..decision import Completed
+from ..decoding import PMBR, AgreementPMBR, Decision
 from ..decoding.gain import Gain
 from ..decoding.halving import HalvingMBR
 from ..decoding.rounds import RoundsMBR
-from ..recipe import PAPER_SAMPLES, Recipe
+from ..recipe import Recipe
 from ..registry import COMPLETERS, DECODERS
 from ..utilities import MatrixUtility, Utility
 

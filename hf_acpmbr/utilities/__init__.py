@@ -2,32 +2,32 @@
 
 from .base import NEUTRAL_OPTIONS, AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
 from .engine import Scorer
-from .joint import score_together
 from .load import as_utility, available_utilities, load_utility
-from .lockstep import Lockstep, Turn, in_lockstep
 from .spec import UtilityLike, UtilitySpec
 from .stored import MatrixUtility
 from .table import Partner, distilled_partners
+from .together import Ask, Asks, Meter, Source, decide_together
 
 __all__ = [
     "NEUTRAL_OPTIONS",
     "AggregatingKernel",
+    "Ask",
+    "Asks",
     "Kernel",
-    "Lockstep",
     "MatrixUtility",
+    "Meter",
     "Partner",
     "Scorer",
+    "Source",
     "Statistics",
     "TextTable",
-    "Turn",
     "Utility",
     "UtilityLike",
     "UtilitySpec",
     "VectorKernel",
     "as_utility",
     "available_utilities",
+    "decide_together",
     "distilled_partners",
-    "in_lockstep",
     "load_utility",
-    "score_together",
 ]

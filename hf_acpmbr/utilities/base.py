@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import evaluate
 
     from .engine import Scorer
-    from .lockstep import Turn
 
 
 @dataclass
@@ -191,17 +190,11 @@ class Utility(ABC):
         hypotheses: Sequence[str],
         references: Sequence[str],
         source: str | None = None,
-        turn: Turn | None = None,
     ) -> Scorer:
-        """Scorer of hypotheses × references; keeps encodings between calls.
-
-        Args:
-            source: what was translated.
-            turn: its place among sources that are decided together, see `lockstep`.
-        """
+        """Make the scorer of hypotheses × references (translations of `source`); it keeps scores and encodings."""
         from .engine import Scorer
 
-        return Scorer(self, hypotheses, references, None if source is None else [source], turn=turn)
+        return Scorer(self, hypotheses, references, None if source is None else [source])
 
     def score(
         self, hypotheses: Sequence[str], references: Sequence[str] | None = None, sources: Sequence[str] | None = None

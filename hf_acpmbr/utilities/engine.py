@@ -6,10 +6,11 @@ and, where the utility is symmetric, swapped pairs are never computed again. The
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray
 from ..version import code_version
@@ -17,10 +18,8 @@ from .base import AggregatingKernel, Kernel, Statistics, TextTable, Utility, Vec
 from .cache import ScoreCache
 from .identity import digest
 
-if TYPE_CHECKING:
-    from .lockstep import Turn
-
-T = TypeVar("T")
+# Hypotheses, references and sources of k pairs, as indices.
+Indices: TypeAlias = "tuple[IntArray, IntArray, IntArray]"
 _NO_INTS: IntArray = np.zeros(0, dtype=np.int64)
 _NO_FLOATS: FloatArray = np.zeros(0)
 
@@ -34,7 +33,6 @@ class Scorer:
         references: M texts.
         sources: what was translated; one for all pairs, or several of which `score` picks.
         reference_counts: (M,) how often each reference is one, for utilities that count them (idf); default once.
-        turn: the source's place among those that are decided together, see `lockstep`.
     """
 
     def __init__(
@@ -44,7 +42,6 @@ class Scorer:
         references: Sequence[str],
         sources: Sequence[str] | None = None,
         reference_counts: IntArray | None = None,
-        turn: Turn | None = None,
     ) -> None:
         if utility.needs_source and not sources:
             raise ValueError(f"utility {utility.name!r} needs the source text: pass source= (or sources=)")
@@ -60,11 +57,26 @@ class Scorer:
         self._kernel: Kernel | None = None
         counts = np.bincount(self._references, weights=reference_counts, minlength=len(index))
         self.reference_counts: IntArray = counts.astype(np.int64)
-        self._cache: ScoreCache | None = None
+        self.cache: ScoreCache | None = None
         if utility.cache is not None:
-            self._cache = ScoreCache(utility.cache, self._cache_signature(), required=utility.cache_required)
-        self.turn = turn
-        self.order = (0, 0) if turn is None else turn.enter(self)
+            self.cache = ScoreCache(utility.cache, self._cache_signature(), required=utility.cache_required)
+
+    def known(self, keys: IntArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+        """Scores of sorted pairs where they were computed before, and where that is."""
+        position = np.searchsorted(self._keys, keys)
+        known = np.zeros(keys.size, dtype=bool)
+        inside = position < self._keys.size
+        known[inside] = self._keys[position[inside]] == keys[inside]
+        values = np.empty(keys.size)
+        values[known] = self._values[position[known]]
+        return values, known
+
+    def remember(self, keys: IntArray, values: FloatArray) -> None:
+        """Keep scores of pairs that were not known."""
+        keys = np.concatenate([self._keys, keys])
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
+        self._values = np.concatenate([self._values, values])[order]
 
     @property
     def calls(self) -> int:
@@ -84,24 +96,15 @@ class Scorer:
         return self.score(rows, columns)
 
     def score(self, rows: IntArray, columns: IntArray, sources: IntArray | None = None) -> FloatArray:
-        """The same with the index of each pair's source, for pairs of several sources."""
-        keys = self._pair_keys(rows, columns, sources)
-        self.statistics.requested += keys.size
-        wanted, inverse = _unique(keys)
-        position = np.searchsorted(self._keys, wanted)
-        known = np.zeros(wanted.size, dtype=bool)
-        inside = position < self._keys.size
-        known[inside] = self._keys[position[inside]] == wanted[inside]
-        new = wanted[~known]
-        values = np.empty(wanted.size)
-        values[known] = self._values[position[known]]
-        if new.size:
-            values[~known] = self._compute(new)
-            keys_so_far = np.concatenate([self._keys, new])
-            order = np.argsort(keys_so_far, kind="stable")
-            self._keys = keys_so_far[order]
-            self._values = np.concatenate([self._values, values[~known]])[order]
-        return values if inverse is None else values[inverse]
+        """Score pairs of several sources, with the index of each pair's source."""
+        lookup = self.look_up(rows, columns, sources)
+        while lookup.open:
+            lookup.compute_alone()
+        return lookup.answers()
+
+    def look_up(self, rows: IntArray, columns: IntArray, sources: IntArray | None = None) -> Lookup:
+        """Find out which of the pairs have to be computed."""
+        return Lookup(self, self._pair_keys(rows, columns, sources))
 
     def aggregate_scores(self, rows: IntArray, weights: FloatArray) -> FloatArray:
         """(k, K) utility of hypotheses[rows] against K averaged references (reference aggregation, centroids).
@@ -114,35 +117,24 @@ class Scorer:
             raise ValueError(f"weights has shape {weights.shape}, expected (K, {self.shape[1]})")
         h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
 
-        def aggregate() -> FloatArray:
-            kernel = self.kernel if self.utility.can_aggregate else None
-            if not isinstance(kernel, AggregatingKernel):
-                raise TypeError(self._unable("average its references", "can_aggregate"))
-            return kernel.aggregate_scores(h, self._references, weights)
-
-        scores = self._on_device(aggregate)
+        kernel = self.kernel if self.utility.can_aggregate else None
+        if not isinstance(kernel, AggregatingKernel):
+            raise TypeError(self._unable("average its references", "can_aggregate"))
+        scores = kernel.aggregate_scores(h, self._references, weights)
         self.statistics.calls += h.size * weights.shape[0]
         return np.asarray(scores, dtype=np.float64)
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """Sentence vectors of the hypotheses (N, D) and references (M, D); only for utilities with `has_vectors`."""
-
-        def both() -> tuple[FloatArray, FloatArray]:
-            kernel = self._vector_kernel()
-            return kernel.vectors(self._hypotheses), kernel.vectors(self._references)
-
-        return self._on_device(both)
+        kernel = self._vector_kernel()
+        return kernel.vectors(self._hypotheses), kernel.vectors(self._references)
 
     def vector_scores(self, rows: IntArray, vectors: FloatArray) -> FloatArray:
         """(k, K) utility of hypotheses[rows] against K references given as (K, D) sentence vectors."""
         h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
-        scores = self._on_device(lambda: self._vector_kernel().vector_scores(h, vectors))
+        scores = self._vector_kernel().vector_scores(h, vectors)
         self.statistics.calls += h.size * len(vectors)
         return np.asarray(scores, dtype=np.float64)
-
-    def _on_device(self, work: Callable[[], T]) -> T:
-        """Do it now, or in turn with the other sources."""
-        return work() if self.turn is None else self.turn.alone(self, work)
 
     def _vector_kernel(self) -> VectorKernel:
         kernel = self.kernel if self.utility.has_vectors else None
@@ -176,40 +168,29 @@ class Scorer:
         s = np.zeros_like(h) if sources is None else _checked(sources, len(self.sources), "sources")
         return np.asarray(pairs * len(self.sources) + s)
 
-    def _split_keys(self, keys: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    def split_keys(self, keys: IntArray) -> Indices:
+        """The texts and sources of pairs."""
         pairs, s = np.divmod(keys, len(self.sources)) if self.sources else (keys, np.zeros_like(keys))
         h, r = np.divmod(pairs, len(self.texts))
         return h, r, s
 
-    def _compute(self, keys: IntArray) -> FloatArray:
-        h, r, s = self._split_keys(keys)
-        if self._cache is None:
-            return self._run_kernel(h, r, s)
-        digests = self._cache.digests(self.texts, self.sources, h, r if self.utility.needs_reference else None, s)
-        values, found = self._cache.get(digests)
-        self.statistics.cached += int(found.sum())
-        missing = np.flatnonzero(~found)
-        # In blocks, so that a run that is killed keeps what it has paid for.
-        for block in np.array_split(missing, -(-missing.size // self._cache.block)) if missing.size else ():
-            values[block] = self._run_kernel(h[block], r[block], s[block])
-            self._cache.put([digests[k] for k in block], values[block])
-        return values
-
-    def _run_kernel(self, h: IntArray, r: IntArray, s: IntArray) -> FloatArray:
+    def compute(self, pairs: Indices) -> FloatArray:
+        """Scores by the scorer's own kernel, unchecked."""
         try:
-            values = self.kernel(h, r, s) if self.turn is None else self.turn.score(self, (h, r, s))
-            values = np.asarray(values, dtype=np.float64)
+            return np.asarray(self.kernel(*pairs), dtype=np.float64)
         except (TypeError, UnicodeError) as error:  # what tokenizers raise for strings that are not text
             if (text := next(filter(_broken, [*self.texts, *self.sources]), None)) is None:
                 raise
             raise ValueError(f"{text!r} has half of a surrogate pair, which is not text: remove it") from error
-        self.statistics.calls += h.size
+
+    def check(self, values: FloatArray, pairs: Indices) -> None:
+        """Refuse computed scores that are not one finite number per pair."""
+        h, r, s = pairs
         if values.shape != h.shape:
             raise ValueError(f"utility {self.utility.name!r} gave {values.shape} scores for {h.size} pairs")
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
             raise ValueError(self._not_finite(values, bad, h, r, s))
-        return values
 
     def _not_finite(self, values: FloatArray, bad: IntArray, h: IntArray, r: IntArray, s: IntArray) -> str:
         shown = []
@@ -225,6 +206,68 @@ class Scorer:
             + "; ".join(shown)
             + ". Check these texts, or score in dtype='float32' if the network overflows in half precision"
         )
+
+
+class Lookup:
+    """Pairs that one scorer is asked for: known ones are answered at once, the others are computed block by block.
+
+    A block is everything that is new; with a persistent cache it is a part, kept as soon as it is computed, so that a
+    run that is killed keeps what it has paid for.
+    """
+
+    def __init__(self, scorer: Scorer, keys: IntArray) -> None:
+        self.scorer = scorer
+        scorer.statistics.requested += keys.size
+        self._wanted, self._inverse = _unique(keys)
+        self._values, known = scorer.known(self._wanted)
+        self._new = np.flatnonzero(~known)
+        self._pairs = scorer.split_keys(self._wanted[self._new])
+        self._digests: list[bytes] = []
+        todo = self._read_cache() if self._new.size and scorer.cache is not None else np.arange(self._new.size)
+        step = todo.size if scorer.cache is None else scorer.cache.block
+        self._blocks = np.array_split(todo, -(-todo.size // step)) if todo.size else []
+
+    @property
+    def open(self) -> bool:
+        """Whether something is left to compute."""
+        return bool(self._blocks)
+
+    @property
+    def block(self) -> Indices:
+        """The pairs to compute next."""
+        h, r, s = self._pairs
+        part = self._blocks[0]
+        return h[part], r[part], s[part]
+
+    def compute_alone(self) -> None:
+        """Compute the next block by the scorer's own kernel."""
+        self.fill(self.scorer.compute(self.block))
+
+    def fill(self, values: FloatArray) -> None:
+        """Take the scores of the next block."""
+        self.scorer.statistics.calls += self._blocks[0].size
+        self.scorer.check(values, self.block)
+        part = self._blocks.pop(0)
+        self._values[self._new[part]] = values
+        if self.scorer.cache is not None:
+            self.scorer.cache.put([self._digests[k] for k in part], values)
+
+    def answers(self) -> FloatArray:
+        """(k,) scores of the pairs as they were asked for; the scorer remembers them."""
+        if self._new.size:
+            self.scorer.remember(self._wanted[self._new], self._values[self._new])
+        return self._values if self._inverse is None else self._values[self._inverse]
+
+    def _read_cache(self) -> IntArray:
+        """Take what the cache has; which of the new pairs it does not have."""
+        scorer, (h, r, s) = self.scorer, self._pairs
+        assert scorer.cache is not None, "asked only where there is one"
+        compared = r if scorer.utility.needs_reference else None
+        self._digests = scorer.cache.digests(scorer.texts, scorer.sources, h, compared, s)
+        values, found = scorer.cache.get(self._digests)
+        scorer.statistics.cached += int(found.sum())
+        self._values[self._new] = values
+        return np.flatnonzero(~found)
 
 
 def score_aligned(

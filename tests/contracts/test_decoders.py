@@ -17,7 +17,7 @@ from hf_acpmbr import ACPMBR, Candidates
 from hf_acpmbr.completion import ALS, AgreementALS, load_completer
 from hf_acpmbr.decoding import DECODERS, Decision, Decoder
 from hf_acpmbr.observation import Balanced, Budget
-from hf_acpmbr.utilities import Lockstep
+from hf_acpmbr.utilities import decide_together
 
 from ..decoding.worlds import World
 
@@ -103,17 +103,21 @@ def make(name: str) -> Decoder:
     return the_class(name).from_dict({**case.stages(), **case.options})
 
 
-def run(name: str, world: World, candidates: Any = None, sign: float = 1.0, broken: bool = False, **arguments: Any):
+def start(name: str, world: World, candidates: Any = None, sign: float = 1.0, broken: bool = False, **arguments: Any):
     case = CASES[name]
     given = world.candidates() if candidates is None else candidates
     needs = the_class(name).needs
-    return make(name).decode(
+    return make(name).start(
         given,
         references=given if "references" in needs else None,
         target=getattr(world, case.target)(sign, broken=broken) if "target" in needs else None,
         guides=getattr(world, case.guide)(sign, broken=broken) if "guide" in needs else (),
         **arguments,
     )
+
+
+def run(name: str, world: World, *given: Any, **arguments: Any) -> Decision:
+    return decide_together([start(name, world, *given, **arguments)])[0]
 
 
 def assert_same(a: Decision, b: Decision) -> None:
@@ -146,12 +150,7 @@ def test_a_list_with_duplicates_and_counts_decide_alike(name):
 def test_sources_decided_together_are_decided_as_alone(name):
     worlds = [World.make(seed) for seed in range(5)]
     alone = [run(name, world, seed=seed) for seed, world in enumerate(worlds)]
-    together = Lockstep().run(
-        [
-            lambda turn, world=world, seed=seed: run(name, world, seed=seed, turn=turn)
-            for seed, world in enumerate(worlds)
-        ]
-    )
+    together = decide_together([start(name, world, seed=seed) for seed, world in enumerate(worlds)])
     for one, other in zip(alone, together, strict=True):
         assert_same(one, other)
 

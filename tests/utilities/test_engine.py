@@ -20,7 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_acpmbr.utilities import MatrixUtility, as_utility, load_utility, score_together
+from hf_acpmbr.utilities import Ask, MatrixUtility, Meter, Source, as_utility, decide_together, load_utility
 from hf_acpmbr.utilities.base import Statistics
 from hf_acpmbr.utilities.batching import TokenBatches
 from hf_acpmbr.utilities.cache import CacheError, ScoreCache
@@ -157,8 +157,17 @@ def test_two_devices_are_scored_at_the_same_time_with_the_same_result() -> None:
     rows, columns = np.array([0, 1]), np.array([1, 0])
     texts = ["a", "bb"]
     one, two = (as_utility(slow, device=device).prepare(texts, texts) for device in ("cuda:0", "cuda:1"))
-    results = score_together([(one, rows, columns), (two, rows[::-1], columns)])
-    assert [result.tolist() for result in results] == [[1, 2], [2, 1]]
+    assert ask_at_once([Ask(one, rows, columns), Ask(two, rows[::-1], columns)]) == [[1, 2], [2, 1]]
+
+
+def ask_at_once(asks: list[Ask]) -> list[list[float]]:
+    """What one source is answered."""
+
+    def steps():
+        values = yield asks
+        return [value.tolist() for value in values]
+
+    return decide_together([Source(steps(), [ask.scorer for ask in asks], Meter())])[0]
 
 
 def test_one_device_keeps_the_order() -> None:
@@ -172,7 +181,7 @@ def test_one_device_keeps_the_order() -> None:
         return as_utility(score).prepare(["a"], ["b"])
 
     zero = np.array([0])
-    score_together([(record("first"), zero, zero), (record("second"), zero, zero)])
+    ask_at_once([Ask(record(name), zero, zero) for name in ("first", "second")])
     assert order == ["first", "second"]
 
 
@@ -215,7 +224,7 @@ WRITER = textwrap.dedent(
         return [float(len(x) + len(y)) for x, y in zip(h, r)]
     texts = [tag + "x" * k for k in range(60)]
     scorer = as_utility(score, name="slow", version="1", cache=path).prepare(texts, texts)
-    scorer._cache.block = 100
+    scorer.cache.block = 100
     rows, columns = np.divmod(np.arange(3600), 60)
     scorer(rows, columns)
     print(scorer.calls, flush=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
+from ...candidates import FloatArray, IntArray
 
 # Resolution: twice the points or twice the steps change stated regrets by less than 2%.
 _POINTS, _STEPS = 64, 20

@@ -1,18 +1,23 @@
-"""What every decoder returns."""
+"""What every decoder returns, and the line that repeats it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import protocols
-from ..candidates import Candidates, FloatArray, IntArray
-from ..checks import integer, optional
-from ..matrix import ObservedScores, Pairs
-from .gain import Gain
+from . import protocols
+from .candidates import Candidates, FloatArray, IntArray
+from .checks import integer, optional
+from .matrix import ObservedScores, Pairs
+from .stage import describe
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .decoding.gain import Gain
 
 
 @dataclass(frozen=True)
@@ -150,3 +155,19 @@ class Decision:
             f"{self.text!r} (expected {self.expected[self.index]:.4g}; {drawn}; {spent}; {self.status}; "
             f"{sum(self.seconds.values()):.2f} s)"
         )
+
+
+class Signature:
+    """Ordered `key:value` parts, joined by bars; no value has white space or a bar."""
+
+    def __init__(self, parts: Mapping[str, object] | None = None) -> None:
+        self._parts = {"hf_acpmbr": __version__, **{key: describe(value) for key, value in (parts or {}).items()}}
+
+    def __str__(self) -> str:
+        return "|".join(f"{key}:{value}" for key, value in self._parts.items())
+
+
+def nested_signature(signature: str) -> str:
+    """A signature as one value of another: chrF2|case:mixed|nc:6 → chrF2[case:mixed,nc:6]."""
+    name, *settings = signature.split("|")
+    return f"{name}[{','.join(settings)}]" if settings else name

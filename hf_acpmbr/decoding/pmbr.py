@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from ..budget import Budget, budget_each
+from ..budget import Budget, Level, budget_each
 from ..checks import several
+from ..decision import Completed, Decision
 from ..protocols import Completer, Observation
 from ..registry import COMPLETERS, OBSERVATIONS
 from ..stage import nested
-from .base import Decoder, Need, exact_decision
-from .decision import Completed, Decision
+from .base import Decoder, Need, Problem, Steps
+from .exact import exact
 from .gain import Gain
-from .problem import Problem
+
+P = TypeVar("P", bound="PMBR")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,27 @@ class PMBR(Decoder):
 
     name: ClassVar[str] = "pmbr"
 
+    @classmethod
+    def at(cls: type[P], level: Level, guides: int, stages: Mapping[str, object]) -> P:
+        completer = stages.get("completer")
+        if completer is None:
+            completer = "als" if not guides else "agreement-als" if level.paper else "transfer"
+        if isinstance(completer, str):
+            known = COMPLETERS.field_names(completer)
+            completer = COMPLETERS.build(completer, **{k: v for k, v in level.completer.items() if k in known})
+        observation = stages.get("observation") or ("uniform" if level.paper else "balanced")
+        return super().at(level, guides, {**stages, "completer": completer, "observation": observation})
+
+    @classmethod
+    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
+        return {"budget": level.alone}
+
+    def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
+        most = self.budget.pairs(unique, drawn)
+        if most == unique[0] * unique[1]:  # everything is scored, and no guide is asked
+            return (most, *[0] * guides)
+        return (most, *(budget.pairs(unique, drawn) for budget in self.budgets_for(guides)))
+
     def budgets_for(self, guides: int) -> tuple[Budget, ...]:
         """The budget of every guide."""
         return ()
@@ -46,25 +70,24 @@ class PMBR(Decoder):
         self.budgets_for(guides)
         self.completer.check_guides(guides)
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         if self.budget.pairs(problem.shape, problem.drawn) >= problem.shape[0] * problem.shape[1]:
-            return exact_decision(self, problem, problem.target)
+            return (yield from exact(self, problem, problem.target))
         budgets = (self.budget, *self.budgets_for(len(problem.guides)))
         scorers = (problem.target, *problem.guides)
         # All masks are known beforehand, so utilities on different devices score at the same time.
-        observed, *guides = problem.score_all(
+        observed, *guides = yield from problem.observe(
             [
                 (scorer, self.observation.mask(problem.shape, each.pairs(problem.shape, problem.drawn), seed))
                 for scorer, each, seed in zip(scorers, budgets, map(problem.seed_for, count()), strict=False)
             ]
         )
         gain = Gain.of(problem.target.utility, observed.values)
-        with problem.timed("completion"):
-            gained = [Gain.of(s.utility, g.values).apply(g) for s, g in zip(problem.guides, guides, strict=True)]
-            completion = self.completer.solve(gain.apply(observed), gained, problem.candidates.features, problem.seed)
-            means = completion.expected(problem.references.weights).astype(np.float64, copy=False)
+        gained = [Gain.of(s.utility, g.values).apply(g) for s, g in zip(problem.guides, guides, strict=True)]
+        completion = self.completer.solve(gain.apply(observed), gained, problem.candidates.features, problem.seed)
+        means = completion.expected(problem.references.weights).astype(np.float64, copy=False)
         completed = Completed(completion, gain)
-        return self._decision(
+        return self.decision(
             problem,
             gain.undo(means),
             completed.status,
@@ -93,6 +116,10 @@ class AgreementPMBR(PMBR):
 
     name: ClassVar[str] = "acpmbr"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
+
+    @classmethod
+    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
+        return level.with_guides(guides)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..budget import Budget
-from ..candidates import FloatArray, IntArray
-from ..checks import integer, number
-from ..matrix import ObservedScores, Pairs
-from ..stage import Configured, setting
-from ._additive import Additive, Estimate, Shrinkage
-from ._clock import Clock
-from ._columns import Calibration, Columns
-from ._guide import Guide
-from ._ranking import gains
-from .problem import Problem
+from ...budget import Budget
+from ...candidates import FloatArray, IntArray
+from ...checks import integer, number
+from ...matrix import ObservedScores, Pairs
+from ...stage import Configured, setting
+from ...utilities import Ask
+from ..base import Problem, Steps, gains
+from .guide import Guide
+from .model import Additive, Estimate, Shrinkage
+from .reference_weights import Calibration, Columns
 
 # The guides together may take this part of a time limit.
 _GUIDES_TIME = 0.5
@@ -52,7 +51,6 @@ class Race:
     Args:
         problem: the source.
         pace, shrinkage, calibration: the decoder's settings.
-        clock: for a time limit.
     """
 
     problem: Problem
@@ -60,7 +58,6 @@ class Race:
     pace: Pace
     shrinkage: Shrinkage
     calibration: Calibration
-    clock: Clock
     estimate: Estimate | None = None
     sizes: list[int] = field(default_factory=list)
     trials: list[Pairs] = field(default_factory=list)
@@ -139,24 +136,25 @@ class Race:
         """The guides' scores."""
         return tuple(guide.scores(self.columns.order, self.m) for guide in self.guides)
 
-    def spend(self, budget: int, share: float) -> None:
+    def spend(self, budget: int, share: float) -> Steps[None]:
         """Go on until `budget` target scores and `share` of the guides' budgets have been spent in all."""
-        self._consult(share)
+        yield from self._consult(share)
         left = budget - self.spent
         first = self.affordable(max(int(self.pace.first_share * left), min(2 * self.pace.first_depth, left)))
         pool = self._pool(first)
-        self._deepen(pool, first)
+        yield from self._deepen(pool, first)
         depth = max(int(self.depth[pool].min()), 1)
         for to_go in range(self.pace.rounds, 0, -1):
             allowance = self.affordable(budget - self.spent) // to_go
             if allowance < 1 or self.finished:
                 continue
-            self._deepen(self._hopeful(min(max(allowance // depth, 2), allowance), allowance), allowance)
+            hopeful = self._hopeful(min(max(allowance // depth, 2), allowance), allowance)
+            yield from self._deepen(hopeful, allowance)
             depth *= 2
 
     def affordable(self, scores: int) -> int:
         """So many more target scores, or those that there is time for."""
-        return self.clock.affords(self.problem.target, scores)
+        return self.problem.meter.affords(self.problem.target, scores)
 
     def _pool(self, allowance: int) -> IntArray:
         """Who takes part: more and more candidates while there are new ones, then half as many in every step."""
@@ -173,7 +171,7 @@ class Race:
         needed = int(np.searchsorted(np.cumsum(self.m - self.depth[order]), allowance)) + 1
         return order[: max(size, needed)]
 
-    def _consult(self, share: float) -> None:
+    def _consult(self, share: float) -> Steps[None]:
         """Score all candidates by the guides, as far as `share` of their budgets reaches."""
         new = False
         for place, guide in enumerate(self.guides, 1):
@@ -181,7 +179,7 @@ class Race:
             agreement = guide.agreement(self.values, self.rows, self.places)
             if width > guide.width and agreement >= self.pace.least_agreement:
                 part = _GUIDES_TIME * place / len(self.guides)
-                guide.extend(self.problem, self.columns.order[:width], self.clock, part)
+                yield from guide.extend(self.problem, self.columns.order[:width], part)
                 new = True
         if new:
             self._take_in()
@@ -217,7 +215,7 @@ class Race:
         new = chosen[~np.isin(chosen, self.block)][: size - self.block.size]
         self.block = np.concatenate([self.block, new])
 
-    def _deepen(self, rows: IntArray, allowance: int) -> None:
+    def _deepen(self, rows: IntArray, allowance: int) -> Steps[None]:
         """Bring all `rows` to the same depth, as deep as the allowance reaches, and take the scores in."""
         depth = reach(self.depth[rows], allowance, self.m)
         counts = np.maximum(depth - self.depth[rows], 0)
@@ -227,17 +225,15 @@ class Race:
         new_places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + self.depth[new_rows]
         target = self.problem.target
         columns = self.columns.order[new_places]
-        with self.problem.timed(self.problem.label(target)), self.clock.round(target, len(new_rows)):
-            values = gains(target.utility, target(new_rows, columns))
-        self.values = np.concatenate([self.values, values])
+        scores = yield Ask(target, new_rows, columns)
+        self.values = np.concatenate([self.values, gains(target.utility, scores)])
         self.rows = np.concatenate([self.rows, new_rows])
         self.places = np.concatenate([self.places, new_places])
         self.depth[rows] = np.maximum(self.depth[rows], depth)
         self.sizes.append(len(rows))
         self.trials.append(Pairs(new_rows, columns, (self.n, self.m)))
-        with self.problem.timed("completion"):
-            self._profile()
-            self.estimate = self.model.fit(self.values, self.rows, self.places)
+        self._profile()
+        self.estimate = self.model.fit(self.values, self.rows, self.places)
 
     def _profile(self) -> None:
         """The block that all candidates of the first round share, as profiles of their texts."""

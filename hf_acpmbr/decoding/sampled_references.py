@@ -8,11 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from ..checks import integer
+from ..decision import Decision
 from ..stage import setting
-from ._draws import Draws
-from .base import Decoder, exact_decision
-from .decision import Decision
-from .problem import Problem
+from ..utilities import Ask
+from .base import Decoder, Problem, Steps
+from .draws import Draws
+from .exact import exact
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,13 @@ class NByS(Decoder):
 
     name: ClassVar[str] = "n-by-s"
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         draws = Draws.of(problem)
         if self.num_references >= len(draws):
-            return exact_decision(self, problem, problem.target)
+            return (yield from exact(self, problem, problem.target))
         columns, counts = draws.part(0, self.num_references)
-        scores = problem.score_block(problem.target, np.arange(problem.shape[0]), columns)
-        return self._decision(
+        scores = yield Ask.block(problem.target, np.arange(problem.shape[0]), columns)
+        return self.decision(
             problem,
             scores @ (counts / self.num_references),
             f"{self.num_references} of {len(draws)} pseudo-references",

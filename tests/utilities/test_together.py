@@ -1,11 +1,11 @@
-"""Sources decided together: the same decisions as one by one, fewer batches, no dependence on the speed of threads."""
+"""Sources decided together: the same decisions as one by one, fewer batches, errors in the order of the sources."""
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.decoding import Decision
-from hf_acpmbr.utilities import Lockstep, Statistics, Turn, Utility, as_utility, load_utility
+from hf_acpmbr.utilities import Source, Statistics, Utility, as_utility, decide_together, load_utility
 
 from .checkpoints import SENTENCES, write_bleurt, write_comet
 
@@ -77,28 +77,36 @@ def test_pairs_of_all_sources_are_scored_in_one_call_in_the_order_of_the_sources
     assert sum(map(len, calls)) == sum(len(set(texts)) ** 2 for texts in POOLS)
 
 
-def test_what_is_scored_together_does_not_depend_on_how_fast_a_source_is() -> None:
+def test_what_is_scored_together_does_not_depend_on_how_fast_scoring_is() -> None:
     def calls(delays: Sequence[float]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
         made = []
 
         def record(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+            time.sleep(delays[len(made) % len(delays)])
             made.append((tuple(hypotheses), tuple(references)))
             return lengths(hypotheses, references)
 
-        utility = as_utility(record)
-        mbr = ACPMBR(target=utility, decoder="rounds", scores_per_row=3)
+        ACPMBR(target=record, decoder="rounds", scores_per_row=3).rerank_many(POOLS)
+        return made
 
-        def decide(k: int, turn: Turn) -> Decision:
-            time.sleep(delays[k])
-            return mbr.decoder.decode(POOLS[k], target=utility, turn=turn)
-
-        Lockstep().run([partial(decide, k) for k in range(len(POOLS))])
-        return sorted(made)
-
-    first = calls([0.0] * len(POOLS))
+    first = calls([0.0])
     assert len(first) > 4  # rounds
     for seed in range(3):
         assert calls(np.random.default_rng(seed).uniform(0, 0.02, len(POOLS)).tolist()) == first
+
+
+def test_one_half_computes_while_the_other_is_scored() -> None:
+    threads: list[int] = []
+
+    def record(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+        threads.append(threading.get_ident())
+        return lengths(hypotheses, references)
+
+    ACPMBR(target=record, decoder="mbr").rerank_many(POOLS)
+    assert threading.get_ident() not in threads  # so this thread is free for the decoders
+    threads.clear()
+    ACPMBR(target=record, decoder="mbr").rerank_many(POOLS[:3])
+    assert set(threads) == {threading.get_ident()}  # one full batch; a second thread would only cost
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +122,9 @@ def test_networks_see_fewer_and_fuller_batches_and_choose_the_same(bleurt: Utili
         scorers: list[Statistics] = []
         alone.append(decoder.decode(texts, target=_Watched(bleurt, scorers)))
         batches += sum(statistics.batches for statistics in scorers)
-    lockstep = Lockstep()
-    together = lockstep.run([lambda turn, t=texts: decoder.decode(t, target=bleurt, turn=turn) for texts in POOLS])
-    assert 2 * lockstep.statistics[bleurt].batches <= batches
+    shared: dict[Utility, Statistics] = {}
+    together = decide_together([decoder.start(texts, target=bleurt) for texts in POOLS], statistics=shared)
+    assert 2 * shared[bleurt].batches <= batches
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(one.expected, other.expected, atol=1e-5)
         assert (one.text, one.calls) == (other.text, other.calls)
@@ -178,19 +186,64 @@ def test_a_function_that_fails_for_one_source_only_fails_for_that_one() -> None:
             raise ValueError("this text cannot be scored: bad")
         return lengths(hypotheses, references)
 
-    utility, done = as_utility(picky), []
-    decoder = ACPMBR(target=utility, decoder="mbr").decoder
+    decoder = ACPMBR(target=picky, decoder="mbr").decoder
+    utility = as_utility(picky)
+    sources = [decoder.start(["bad", "x"] if k == 1 else POOLS[k], target=utility) for k in range(3)]
+    with pytest.raises(ValueError, match="this text cannot be scored: bad"):
+        decide_together(sources)
+    assert sources[0].result is not None
+    assert sources[0].result.text == decoder.decode(POOLS[0], target=utility).text
 
-    def decide(k: int, turn: Turn) -> None:
-        try:
-            done.append(decoder.decode(["bad", "x"] if k == 1 else POOLS[k], target=utility, turn=turn).text)
-        except ValueError as error:
-            done.append(str(error))
 
-    Lockstep().run([partial(decide, k) for k in range(3)])
-    assert sorted(done) == sorted(
-        ["this text cannot be scored: bad", *(decoder.decode(POOLS[k], target=utility).text for k in (0, 2))]
-    )
+@pytest.mark.parametrize("count", [3, 7])
+def test_of_several_errors_the_first_sources_is_raised_whichever_came_first(count: int) -> None:
+    """The last source fails in its first round, the second one in its last."""
+
+    last, failed = f"source {count - 1}", []
+
+    def shaky(hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]) -> list[float]:
+        for source in dict.fromkeys(sources):
+            left = {h for h, s in zip(hypotheses, sources, strict=True) if s == source}
+            if source == last or (source == "source 1" and len(left) <= 3):
+                failed.append(source)
+                raise ValueError(f"{source} cannot be scored")
+        return overlap(hypotheses, references, sources)
+
+    with pytest.raises(ValueError, match="source 1 cannot be scored"):
+        ACPMBR(target=shaky, decoder="halving", scores_per_row=4).rerank_many(POOLS[:count], SOURCES[:count])
+    assert failed[0] == last
+    assert failed[-1] == "source 1"
+
+
+def test_progress_counts_decided_sources_and_what_it_raises_cancels_the_run() -> None:
+    calls: list[int] = []
+
+    def counted(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+        calls.append(len(hypotheses))
+        return lengths(hypotheses, references)
+
+    utility = as_utility(counted)
+    decoder = ACPMBR(target=utility, decoder="halving", scores_per_row=4).decoder
+
+    def sources() -> list[Source[Decision]]:
+        return [decoder.start(texts, target=utility) for texts in POOLS]
+
+    seen: list[int] = []
+    decide_together(sources(), progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == len(POOLS)
+    every = len(calls)
+    calls.clear()
+
+    def cancel(decided: int) -> None:
+        if calls:
+            raise TimeoutError("cancelled")
+
+    started = sources()
+    with pytest.raises(TimeoutError, match="cancelled"):
+        decide_together(started, progress=cancel)
+    assert 0 < len(calls) <= 2 < every  # what was being scored is finished, nothing more is asked
+    assert all(inspect.getgeneratorstate(source.steps) == inspect.GEN_CLOSED for source in started)
 
 
 def test_an_interrupt_while_scoring_ends_all_threads() -> None:

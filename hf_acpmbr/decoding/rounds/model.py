@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
-from ..checks import number
-from ..stage import Configured, setting
-from ._beliefs import Beliefs
-from ._columns import Columns
+from ...candidates import FloatArray, IntArray
+from ...checks import number
+from ...stage import Configured, setting
+from .posterior import Beliefs
+from .reference_weights import Columns
 
 _SWEEPS = 4
 # What is known of how far means move counts half as much after each round: deeper rounds tell more of deep ones.

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
-from ..checks import integer, number
-from ..stage import Configured, setting
+from ...candidates import FloatArray, IntArray
+from ...checks import integer, number
+from ...stage import Configured, setting
 
 # More profile columns than this change nothing and cost time.
 _PROFILE = 64

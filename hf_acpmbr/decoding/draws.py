@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from .problem import Problem
+from .base import Problem
 
 
 @dataclass(frozen=True, eq=False)

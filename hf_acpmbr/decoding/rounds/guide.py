@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
-from ..matrix import ObservedScores
-from ..utilities import Scorer
-from ._clock import Clock
-from ._ranking import gains
-from .problem import Problem
+from ...candidates import FloatArray, IntArray
+from ...matrix import ObservedScores
+from ...utilities import Ask, Scorer
+from ..base import Problem, Steps, gains
 
 
 @dataclass(eq=False)
@@ -34,15 +32,14 @@ class Guide:
         values = gains(self.scorer.utility, self.block).ravel()
         return ObservedScores.unsorted(rows, places, values, (n, columns))
 
-    def extend(self, problem: Problem, order: IntArray, clock: Clock, share: float) -> None:
+    def extend(self, problem: Problem, order: IntArray, share: float) -> Steps[None]:
         """Score the columns of `order` that are new, or as many as a share of the time limit allows, at least one."""
-        n = len(self.block)
-        new = len(order) - self.width if clock.limit == math.inf else 1
+        n, meter = len(self.block), problem.meter
+        new = len(order) - self.width if meter.limit == math.inf else 1
         while new:
-            with clock.round(self.scorer, new * n):
-                block = problem.score_block(self.scorer, np.arange(n), order[self.width : self.width + new])
+            block = yield Ask.block(self.scorer, np.arange(n), order[self.width : self.width + new])
             self.block = np.concatenate([self.block, gains(self.scorer.utility, block)], axis=1)
-            new = clock.affords(self.scorer, (len(order) - self.width) * n, share) // n
+            new = meter.affords(self.scorer, (len(order) - self.width) * n, share) // n
 
     def agreement(self, values: FloatArray, rows: IntArray, places: IntArray) -> float:
         """Correlation with the target's gains, within columns; 1 before there is anything to compare."""

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..budget import Budget, budget_each
-from ..checks import number, optional, several
-from ..stage import nested, setting
-from ..utilities import Utility
-from ._additive import Shrinkage
-from ._clock import Clock
-from ._columns import Calibration
-from ._race import Pace, Race
-from .base import Decoder, exact_decision
-from .decision import Decision
-from .problem import Problem
+from ...budget import Budget, Level, budget_each
+from ...checks import number, optional, several
+from ...decision import Decision
+from ...stage import nested, setting
+from ...utilities import Utility
+from ..base import Decoder, Problem, Steps
+from ..exact import exact, exact_decision
+from .model import Shrinkage
+from .reference_weights import Calibration
+from .state import Pace, Race
 
 # With a time limit the budget is opened from so many scores in all: nothing is known of how long one takes.
 _FIRST_TIMED_STEP = 32
@@ -61,6 +60,15 @@ class RoundsMBR(Decoder):
 
     name: ClassVar[str] = "rounds"
 
+    @classmethod
+    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
+        return {**level.with_guides(guides), "max_regret": level.max_regret}
+
+    def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
+        n, m = unique
+        budgets = (budget.pairs(unique, drawn) for budget in self.budgets_for(guides))
+        return (n * m, *((pairs // n) * n for pairs in budgets))
+
     def most_guides(self) -> int | None:
         return None
 
@@ -77,18 +85,18 @@ class RoundsMBR(Decoder):
         """Whether it may end before the budget is spent."""
         return self.max_regret is not None or self.confidence < 1 or self.time_limit is not None
 
-    def _decide(self, problem: Problem) -> Decision:
+    def decide(self, problem: Problem) -> Steps[Decision]:
         budget = self.budget.pairs(problem.shape, problem.drawn)
         if reason := self._better_exact(problem, budget):
-            return exact_decision(self, problem, problem.target, reason)
+            return (yield from exact(self, problem, problem.target, reason))
         budgets = self.budgets_for(len(problem.guides))
-        race = Race(
-            problem, budgets, self.pace, self.shrinkage, self.calibration, Clock(self.time_limit, problem.clock)
-        )
+        if self.time_limit is not None:
+            problem.meter.limit = self.time_limit
+        race = Race(problem, budgets, self.pace, self.shrinkage, self.calibration)
         bound = self._bound(problem)
         early = ""
         for step in self._steps(len(problem), budget):
-            race.spend(step, step / budget)
+            yield from race.spend(step, step / budget)
             early = self._enough(race, bound, step)
             if early or race.finished:
                 break
@@ -140,12 +148,12 @@ class RoundsMBR(Decoder):
         if self.time_limit is not None:
             problem.context["scores"] = "+".join(map(str, problem.calls().values()))
         if race.finished:
-            return exact_decision(self, problem, problem.target, observed=race.observed(sign))
+            return exact_decision(self, problem, problem.target, race.observed(sign))
         drawn = problem.drawn[0] * problem.drawn[1]
         spent = [(problem.target, race.spent), *((each.scorer, each.block.size) for each in race.guides)]
         went = " → ".join(map(str, race.sizes))
         ended = f"stopped early, {early}" if early else "all rounds done"
-        return self._decision(
+        return self.decision(
             problem,
             sign * race.mean,
             f"{race.spent:,} of at most {budget:,} target scores in rounds of {went} candidates, {ended}",

@@ -1,19 +1,17 @@
-"""What deciding several sources together saves: `python -m evaluation.benchmarks.lockstep`.
+"""What deciding several sources together saves: `python -m evaluation.benchmarks.together`.
 
-The same lists of candidates are decided one by one and in lockstep. The utilities are BLEURT's tokens and batches with
+The same lists of candidates are decided one by one and together. The utilities are BLEURT's tokens and batches with
 a network that costs next to nothing, on an artificial device that charges a fixed time per batch, as an accelerator
 does for batches too small to fill it (the process sleeps meanwhile, so that another thread can compute). Shown are the
 batches, how full they are and how few the tokens would fill, how long the device was busy and idle, the CPU time of the
-process, and what completion took. That the choices are the same is counted, not assumed.
+process, and what the choice itself took. That the choices are the same is counted, not assumed.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import torch
@@ -24,14 +22,14 @@ from evaluation.benchmarks.measures import cpu_seconds
 from hf_acpmbr import Recipe
 from hf_acpmbr.decoding import Decision
 from hf_acpmbr.embedded import UTILITIES
-from hf_acpmbr.utilities import Lockstep, Turn
+from hf_acpmbr.utilities import decide_together
 from hf_acpmbr.utilities.bleurt import BLEURT
 from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork
 from hf_acpmbr.utilities.checkpoints import read_config
 
 _OF_EACH = "batches | at least | full | pairs in each"
 HEADER = (
-    f"| decoder | | target {_OF_EACH} | guide {_OF_EACH} | wall s | device busy s | idle | CPU s | completion s |\n"
+    f"| decoder | | target {_OF_EACH} | guide {_OF_EACH} | wall s | device busy s | idle | CPU s | choice s |\n"
     f"|{'---|' * 15}"
 )
 
@@ -93,23 +91,18 @@ class Measured:
 
     def row(self, decoder: str, how: str) -> str:
         busy = self.target.busy + self.guide.busy
-        completion = sum(decision.seconds.get("completion", 0.0) for decision in self.decisions)
+        choosing = sum(decision.seconds["choice"] for decision in self.decisions)
         cells = [decoder, how, *self.target.cells(), *self.guide.cells()]
         times = f"{self.seconds:.1f} | {busy:.1f} | {1 - busy / self.seconds:.0%} | {self.cpu_seconds:.1f}"
-        return f"| {' | '.join(cells)} | {times} | {completion:.1f} |"
+        return f"| {' | '.join(cells)} | {times} | {choosing:.1f} |"
 
 
-def measure(
-    decoder: str, lists: list[list[str]], options: argparse.Namespace, decide: Callable[..., list[Decision]]
-) -> Measured:
+def measure(decoder: str, lists: list[list[str]], options: argparse.Namespace, joined: bool) -> Measured:
     devices = [ArtificialDevice(name, options.charge, options.batch_tokens) for name in ("embedded", "embedded-d1")]
     recipe = Recipe.named("fast", target="embedded", distilled="embedded-d1", decoder=decoder)
-
-    def one(texts: list[str], turn: Turn | None) -> Decision:
-        return recipe.decoder.decode(texts, target=devices[0], guides=[devices[1]], turn=turn)
-
+    sources = (recipe.decoder.start(texts, target=devices[0], guides=[devices[1]]) for texts in lists)
     start = time.perf_counter()
-    cpu, decisions = cpu_seconds(lambda: decide([partial(one, texts) for texts in lists]))
+    cpu, decisions = cpu_seconds(lambda: decide_together(sources, joined=joined))
     return Measured(decisions, time.perf_counter() - start, cpu, *devices)
 
 
@@ -126,10 +119,10 @@ def main() -> None:
     lists = [made.texts for made in candidate_lists(options.sources, options.samples, data=options.data)]
     print(f"{options.sources} sources, {options.samples} samples, {options.charge} s per batch\n\n{HEADER}")
     for decoder in options.decoders:
-        alone = measure(decoder, lists, options, lambda tasks: [task(None) for task in tasks])
+        alone = measure(decoder, lists, options, joined=False)
         print(alone.row(decoder, "one by one"), flush=True)
-        together = measure(decoder, lists, options, lambda tasks: Lockstep().run(tasks))
-        print(together.row(decoder, "lockstep"), flush=True)
+        together = measure(decoder, lists, options, joined=True)
+        print(together.row(decoder, "together"), flush=True)
         same = sum(a.text == b.text for a, b in zip(alone.decisions, together.decisions, strict=True))
         print(f"\nthe same choice for {same} of {len(lists)} sources\n", flush=True)
 

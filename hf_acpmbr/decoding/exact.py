@@ -1,0 +1,90 @@
+"""The choices that score everything or nothing: full MBR, the distilled utility alone, the oracle, MAP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..decision import Decision
+from ..matrix import ObservedScores, Pairs
+from ..utilities import Scorer
+from .base import Decoder, Need, Problem, Steps
+
+
+@dataclass(frozen=True)
+class MBR(Decoder):
+    """argmax_i (1/M) Σ_j u(y_i, ŷ_j), the choice that the others approximate.
+
+    "Is MAP Decoding All You Need? The Inadequacy of the Mode in Neural Machine Translation",
+    https://arxiv.org/abs/2005.10283
+    """
+
+    name: ClassVar[str] = "mbr"
+
+    def decide(self, problem: Problem) -> Steps[Decision]:
+        return (yield from exact(self, problem, problem.target))
+
+
+@dataclass(frozen=True)
+class DistilledMBR(Decoder):
+    """Full MBR with the first guide in the target's place: what AC-PMBR must beat at equal cost.
+
+    `expected` is on the guide's scale. https://arxiv.org/abs/2512.01316
+    """
+
+    name: ClassVar[str] = "distilled-mbr"
+    needs: ClassVar[frozenset[Need]] = frozenset({"guide"})
+
+    def decide(self, problem: Problem) -> Steps[Decision]:
+        return (yield from exact(self, problem, problem.guides[0], "exact on the distilled utility"))
+
+
+@dataclass(frozen=True)
+class Oracle(Decoder):
+    """The candidate with the best target score against the real references: an upper bound, not a decoder.
+
+    The real references must be given as `references`; of several the mean score counts.
+    """
+
+    name: ClassVar[str] = "oracle"
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "references"})
+
+    def decide(self, problem: Problem) -> Steps[Decision]:
+        return (yield from exact(self, problem, problem.target, "best against the real references"))
+
+
+@dataclass(frozen=True)
+class MAP(Decoder):
+    """The candidate with the highest log-probability; `expected` holds the log-probabilities. No utility is called."""
+
+    name: ClassVar[str] = "map"
+    needs: ClassVar[frozenset[Need]] = frozenset({"logprobs"})
+
+    def decide(self, problem: Problem) -> Steps[Decision]:
+        yield []
+        return self.decision(problem, problem.logprobs, "most probable", deciding=None)
+
+
+def exact(decoder: Decoder, problem: Problem, scorer: Scorer, status: str = "exact") -> Steps[Decision]:
+    """Score every pair by one utility and choose argmax_i Σ_j weight_j u(y_i, ŷ_j)."""
+    matrix = yield problem.everything(scorer)
+    observed = ObservedScores(Pairs.full(problem.shape), matrix.reshape(-1))
+    return exact_decision(decoder, problem, scorer, observed, status)
+
+
+def exact_decision(
+    decoder: Decoder, problem: Problem, scorer: Scorer, observed: ObservedScores, status: str = "exact"
+) -> Decision:
+    """Put the Decision of full MBR together from all scores."""
+    matrix = observed.values.reshape(problem.shape)
+    return decoder.decision(
+        problem,
+        matrix @ problem.references.weights,
+        status,
+        deciding=scorer,
+        rates=[(scorer, 1.0)],
+        matrix=matrix,
+        exact=True,
+        expected_regret=0.0,
+        observed=observed,
+    )
