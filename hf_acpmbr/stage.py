@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
     from .foreign import JSON
@@ -21,21 +23,42 @@ C = TypeVar("C", bound="Configured")
 StageLike: TypeAlias = str | Mapping[str, object] | S
 
 
-def setting(default: T, check: Callable[[str, object], T]) -> T:
-    """A field of a stage with the check that every value goes through."""
-    field: T = dataclasses.field(default=default, metadata={"check": check})
+def setting(default: T, check: Callable[[str, object], T], help: str = "") -> T:
+    """Make a field whose every value goes through `check`.
+
+    `help` is what the class's docstring, the command line and the documentation say about it.
+    """
+    field: T = dataclasses.field(default=default, metadata={"check": check, "help": help})
     return field
 
 
-def nested(check: Callable[[str, object], S], default: Callable[[], S]) -> S:
-    """A field that holds another stage: the check builds it from a name, a dict or the object itself."""
-    field: S = dataclasses.field(default_factory=default, metadata={"check": check})
+def nested(check: Callable[[str, object], S], default: Callable[[], S], help: str = "") -> S:
+    """Make a field whose default is built by `default`, such as another stage; the rest is as in `setting`."""
+    metadata = {"check": check, "help": help}
+    field: S = dataclasses.field(default_factory=default, metadata=metadata)
     return field
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Configured:
-    """Base of frozen dataclasses of settings: values are checked, JSON is a dict of the fields."""
+    """Base of frozen dataclasses of settings: values are checked, JSON is a dict of the fields.
+
+    The docstring of a subclass ends with an "Args:" section made of its fields' `help`, those of its
+    bases included, unless it has written such a section itself.
+    """
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        # `@dataclass` has not run yet: the own fields are still plain attributes of the class.
+        fields = {
+            name: field
+            for base in reversed(cls.__mro__[1:])
+            for name, field in base.__dict__.get("__dataclass_fields__", {}).items()
+        }
+        fields |= {name: f for name, f in vars(cls).items() if isinstance(f, dataclasses.Field)}
+        helps = {name: help for name, f in fields.items() if (help := f.metadata.get("help"))}
+        if helps and cls.__doc__ and "Args:\n" not in cls.__doc__:  # no docstrings under `python -OO`
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\nArgs:\n{_arguments(helps)}\n"
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -158,6 +181,34 @@ class Registry(Generic[S]):
     def _stage(self, name: str) -> type[Stage]:
         """The class by what all variants have in common."""
         return cast("type[Stage]", self.get(name))
+
+
+class FieldHelp(NamedTuple):
+    """A setting as `--help` and tables show it: its name, its default as one word, its help."""
+
+    name: str
+    default: str
+    help: str
+
+
+def describe_fields(settings: type[Configured]) -> list[FieldHelp]:
+    """List the settings of a class with their defaults and what they mean."""
+    found = []
+    for field in dataclasses.fields(settings):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        text = "required" if default is dataclasses.MISSING else describe(default)
+        found.append(FieldHelp(field.name, text, field.metadata.get("help", "")))
+    return found
+
+
+def _arguments(helps: Mapping[str, str]) -> str:
+    """The lines of an "Args:" section."""
+    return "\n".join(
+        textwrap.fill(f"{name}: {help}", 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        for name, help in helps.items()
+    )
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -39,26 +39,32 @@ def _gamma(name: str, value: object) -> float | tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Factorisation(Stage):
-    """The settings that all ALS variants share, and their sweeps.
+    """The settings that all ALS variants share, and their sweeps."""
 
-    Args:
-        rank: d, the number of factors.
-        regularization: λ.
-        max_sweeps: at most so many sweeps.
-        tolerance: stop when the objective changes by less than this share of its value in a sweep.
-        center: remove each matrix's observed mean first and add it back, so that a row without scores is average and
-            not zero. `False` is the paper to the letter.
-        absolute_tolerance: take `tolerance` as an absolute change of the objective, as the paper does on [0, 1].
-        seed: of the random starting factors, which all matrices share; None takes that of the run.
-    """
-
-    rank: int = setting(8, integer(1))
-    regularization: float = setting(0.1, number(0))
-    max_sweeps: int = setting(30, integer(1))
-    tolerance: float = setting(1e-4, number(0))
-    center: bool = setting(True, flag)
-    absolute_tolerance: bool = setting(False, flag)
-    seed: int | None = setting(None, optional(integer(0)))
+    rank: int = setting(8, integer(1), help="d, the number of factors.")
+    regularization: float = setting(0.1, number(0), help="λ, the weight of the factors' squared norms.")
+    max_sweeps: int = setting(30, integer(1), help="stop after this number of sweeps at the latest.")
+    tolerance: float = setting(
+        1e-4,
+        number(0),
+        help="stop when a sweep changes the objective by less than this share of its value.",
+    )
+    center: bool = setting(
+        True,
+        flag,
+        help="remove each matrix's observed mean first and add it back, so that a row without scores "
+        "is average instead of zero. False is the paper to the letter.",
+    )
+    absolute_tolerance: bool = setting(
+        False,
+        flag,
+        help="take `tolerance` as an absolute change of the objective, as the paper does for scores in [0, 1].",
+    )
+    seed: int | None = setting(
+        None,
+        optional(integer(0)),
+        help="of the random starting factors, which all matrices share; None takes that of the run.",
+    )
 
     takes_guides: ClassVar[bool] = False
 
@@ -142,12 +148,13 @@ class AgreementALS(Factorisation):
 
     L_MF(U, V; O) = Σ_observed (o_ij − u_iᵀv_j)² + λ(‖U‖² + ‖V‖²). One guide is the paper's method. Within a sweep the
     guides' rows move first (towards the old u), then the target's (towards the new u′), then the columns likewise.
-
-    Args:
-        agreement: γ, or one γ for each guide. The paper: 0.1 at r=32, 1.0 at r=1024.
     """
 
-    agreement: float | tuple[float, ...] = nested(_gamma, lambda: 0.1)
+    agreement: float | tuple[float, ...] = nested(
+        _gamma,
+        lambda: 0.1,
+        help="γ, the weight of the agreement, or one γ per guide. The paper: 0.1 at r=32, 1.0 at r=1024.",
+    )
 
     name: ClassVar[str] = "agreement-als"
     takes_guides: ClassVar[bool] = True
