@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .stage import describe
+from .config import describe
 from .version import __version__
 
 if TYPE_CHECKING:

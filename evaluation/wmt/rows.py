@@ -13,9 +13,9 @@ from evaluation.wmt.settings import BlockSettings, EvaluationSettings
 from hf_acpmbr import Recipe
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import AgreementALS
+from hf_acpmbr.config import Configured
 from hf_acpmbr.decoding import PMBR, AgreementPMBR, Decoder
 from hf_acpmbr.recipe import PAPER_SAMPLES
-from hf_acpmbr.stage import Configured
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray
-from ..checks import integer
-from ..stage import setting
+from ..config import integer, setting
 from ..utilities import Scorer
 from ._draws import Draws
 from ._ranking import best_first, gains, top

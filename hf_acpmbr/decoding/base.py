@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..candidates import Candidates, FloatArray
+from ..config import Stage
 from ..matrix import ObservedScores
 from ..signature import Signature, nested_signature
-from ..stage import Stage
 from ..utilities import Scorer, Turn, UtilityLike, as_utility
 from .decision import Decision
 from .problem import Problem

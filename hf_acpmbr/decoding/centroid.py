@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import flag, integer
-from ..stage import setting
+from ..config import flag, integer, setting
 from .aggregation import finite
 from .base import Decoder
 from .decision import Decision

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import integer, optional
-from ..stage import setting
+from ..config import integer, optional, setting
 from ..utilities import Scorer
 from ._draws import Draws
 from ._ranking import gains, top

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from ..budget import Budget, budget_each
-from ..checks import several
-from ..protocols import Completer, Observation
+from ..completion.base import Completer
+from ..completion.observation import Observation
+from ..config import nested, several
 from ..registry import COMPLETERS, OBSERVATIONS
-from ..stage import nested
 from .base import Decoder, Need, exact_decision
 from .decision import Completed, Decision
 from .gain import Gain

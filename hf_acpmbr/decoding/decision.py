@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from .. import protocols
 from ..candidates import Candidates, FloatArray, IntArray
-from ..checks import integer, optional
+from ..completion.base import Completion
+from ..config import integer, optional
 from ..matrix import ObservedScores, Pairs
 from .gain import Gain
 
@@ -29,7 +29,7 @@ class Ranked:
 class Completed:
     """A completed matrix and the way back from gains to the utility's own scale."""
 
-    completion: protocols.Completed
+    completion: Completion
     gain: Gain
 
     @property

@@ -9,9 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import integer, number, optional
+from ..config import integer, number, optional, setting
 from ..matrix import Pairs
-from ..stage import setting
 from ..utilities import Utility, UtilitySpec
 from ._ranking import best_first, gains
 from .base import Decoder

@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray
-from ..checks import number, one_of, optional, several
+from ..config import number, one_of, optional, setting, several
 from ..matrix import Pairs
-from ..stage import setting
 from ._ranking import gains
 from .base import Decoder, Need
 from .decision import Decision

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..budget import Budget
-from ..stage import nested
+from ..config import nested
 from ._draws import Draws
 from ._ranking import best_first, gains, top
 from .base import Decoder, exact_decision

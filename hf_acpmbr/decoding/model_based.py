@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import Candidates, FloatArray
-from ..checks import flag
-from ..stage import setting
+from ..config import flag, setting
 from .base import Decoder, Need
 from .decision import Decision
 from .problem import Problem

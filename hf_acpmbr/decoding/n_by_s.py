@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..checks import integer
-from ..stage import setting
+from ..config import integer, setting
 from ._draws import Draws
 from .base import Decoder, exact_decision
 from .decision import Decision

@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import integer, number, several
-from ..stage import setting
+from ..config import integer, number, setting, several
 from ._draws import Draws
 from ._ranking import best_first, gains
 from .base import Decoder

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray
-from ..checks import flag, integer
-from ..stage import setting
+from ..config import flag, integer, setting
 from ..utilities import Scorer
 from ._ranking import gains, top
 from ._shortlist import shortlist_decision

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..budget import Budget, budget_each
-from ..checks import number, optional, several
-from ..stage import nested, setting
+from ..config import nested, number, optional, setting, several
 from ..utilities import Utility
 from ._additive import Shrinkage
 from ._clock import Clock

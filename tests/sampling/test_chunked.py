@@ -12,8 +12,7 @@ from transformers import GenerationConfig
 
 from hf_acpmbr.sampling import SAMPLERS, Truncation
 from hf_acpmbr.sampling.automatic import Automatic, _announce
-from hf_acpmbr.sampling.beam_search import BeamSearch, sampler_settings
-from hf_acpmbr.sampling.chunked import Chunked
+from hf_acpmbr.sampling.loops import BeamSearch, Chunked, sampler_settings
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
 from tests.models import EOS, tiny_model
 from tests.sampling.enumeration import enumerate_sequences

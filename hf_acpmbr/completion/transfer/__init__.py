@@ -25,9 +25,9 @@ from ...candidates import FloatArray
 from ...config import integer, number, optional, setting
 from ...matrix import ObservedScores, Pairs
 from ..base import Completer, Completion, Factors
+from ..normal_equations import Observations
 from .bilinear import Bilinear
 from .calibration import Parts, calibrated
-from ..normal_equations import Observations
 from .self_pairs import Split, mirrored, own_scores
 
 # Variances are held at their start for some sweeps: learnt from the first one on, they would shrink away factors that
