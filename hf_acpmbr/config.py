@@ -1,12 +1,12 @@
 """Settings: frozen dataclasses that check and explain themselves, the checks, and tables of variants by name.
 
-    @dataclass(frozen=True)
-    class Halving(Decoder):
-        rounds: int = setting(4, integer(1), help="at most this number of rounds.")
+@dataclass(frozen=True)
+class Halving(Decoder):
+    rounds: int = setting(4, integer(1), help="at most this number of rounds.")
 
-        name: ClassVar[str] = "my-halving"
+    name: ClassVar[str] = "my-halving"
 
-    DECODERS.add("my-halving", "my_package.halving:Halving")
+DECODERS.add("my-halving", "my_package.halving:Halving")
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class Configured:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         # `@dataclass` runs after this: the class's own fields are still plain attributes.
-        fields = {field.name: field for base in cls.__mro__[:0:-1] for field in _fields(base)}
+        bases = [base for base in cls.__mro__[:0:-1] if dataclasses.is_dataclass(base)]
+        fields = {field.name: field for base in bases for field in dataclasses.fields(base)}
         fields |= {name: own for name, own in vars(cls).items() if isinstance(own, dataclasses.Field)}
         helps = {name: help for name, field in fields.items() if (help := field.metadata.get("help"))}
         if helps and cls.__doc__ and "Args:\n" not in cls.__doc__:  # python -OO leaves no docstring
@@ -250,10 +251,6 @@ def describe_fields(settings: type[Configured]) -> list[FieldHelp]:
     return found
 
 
-def _fields(base: type) -> tuple[dataclasses.Field[object], ...]:
-    return dataclasses.fields(base) if dataclasses.is_dataclass(base) else ()
-
-
 # ---------------------------------------------------------------------------------------------------
 # Tables of stages
 
@@ -301,9 +298,7 @@ class Registry(Generic[S]):
             raise ValueError(f"{self.kind} {name!r} is unknown: {suggest(name, self)}")
         found = _imported(self._entries[name])
         if not (isinstance(found, type) and issubclass(found, self.base) and found.label() == repr(name)):
-            raise ValueError(
-                f"{self._entries[name]} must be a {self._expected()} with name = {name!r}, got {found!r}"
-            )
+            raise ValueError(f"{self._entries[name]} must be a {self._expected()} with name = {name!r}, got {found!r}")
         return found
 
     def field_names(self, name: str) -> list[str]:

@@ -5,8 +5,8 @@
 
 Deviations from the second paper's Algorithm 1:
 
-1. Scores are centred first, and the tolerance is relative to the objective (`center=False` and `absolute_tolerance=True`
-   are the paper's).
+1. Scores are centred first, and the tolerance is relative to the objective; `center=False` and
+   `absolute_tolerance=True` are the paper's.
 2. Factors are initialised once, before the sweeps; the algorithm prints it inside the loop.
 3. The random start is non-negative, shared by all matrices, and 0 for rows and columns without any score.
 """
@@ -115,7 +115,7 @@ class Factorisation(Completer):
 
 @dataclass(frozen=True)
 class ALS(Factorisation):
-    """Minimise Σ_observed (o_ij − u_iᵀv_j)² + λ(‖U‖² + ‖V‖²), as PMBR does: the sweeps of `AgreementALS` without a guide."""
+    """Minimise Σ_observed (o_ij − u_iᵀv_j)² + λ(‖U‖² + ‖V‖²), as PMBR does: `AgreementALS` without a guide."""
 
     name: ClassVar[str] = "als"
 

@@ -23,8 +23,8 @@ GuideMasks: TypeAlias = "npt.ArrayLike | Sequence[npt.ArrayLike | None] | None"
 Floats: TypeAlias = npt.NDArray[np.floating]
 Factors: TypeAlias = "tuple[npt.ArrayLike, ...]"
 
-# The objective still falls by more than this share per sweep: a warning that more sweeps would help.
-# Smaller last steps change no choice, and are not worth a line per source.
+# A last sweep that lowered the objective by more than this share was cut off in real progress; smaller
+# last steps are not worth a line per source.
 _WORTH_A_WARNING = 0.02
 
 

@@ -13,11 +13,11 @@ from ..candidates import IntArray
 from ..config import Stage
 from ..matrix import Pairs
 
-# Rounds of random swaps, each of which tries to move every entry once. One alone leaves the rests of
-# the regular pattern that the swaps of a round cannot exchange, because they would make a pair twice.
+# Each round tries to move every entry once, and fails where a swap would make a pair twice: with several, rows of a
+# 60 × 50 mask share no more columns than by chance (tests/completion/test_observation.py).
 _MIXING_ROUNDS = 8
-# Up to this share of all pairs, drawing with repetition and drawing the missing ones again is fast,
-# and it needs memory for the budget alone.
+# A budget of at most 1 in 4 pairs is drawn with repetitions, which are drawn again: few, and in memory for the budget
+# alone, where a permutation needs it for all pairs.
 _REDRAWN_SHARE = 4
 
 

@@ -62,7 +62,7 @@ class Samples:
         counts: (u,) how often each was drawn; sums to n.
         logprobs: (u,) under the model itself: sum of the log-softmax of its raw logits; None if not known.
         sampling_logprobs: (u,) under the distribution it was drawn from, after processors and truncation.
-        finished: (u,) True if it ended with an end-of-sequence token, False if a length limit or other criterion cut it.
+        finished: (u,) True if an end-of-sequence token came, False if a length limit or other criterion cut.
         model_rows: rows of decoder input spent on this source (one row is one prefix in one forward pass).
     """
 

@@ -69,11 +69,9 @@ class BeamSearch(Sampler):
     """The min(n, num_beams) best beams of every source, each counted once."""
 
     num_beams: int = setting(5, integer(2), help="number of beams, at least 2.")
-    do_sample: bool = setting(
-        False, flag, help="draw the beams' next tokens instead of taking the best."
-    )
+    do_sample: bool = setting(False, flag, help="draw the beams' next tokens instead of taking the best.")
     length_penalty: float = setting(1.0, number(), help="as in GenerationConfig.")
-    early_stopping: bool | str = setting(False, _stopping, help="as in GenerationConfig.")
+    early_stopping: bool | str = nested(_stopping, lambda: False, help="as in GenerationConfig.")
     truncation: Truncation = nested(
         Truncation.check,
         lambda: Truncation(epsilon=0.0),

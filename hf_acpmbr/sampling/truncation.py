@@ -30,9 +30,7 @@ class Truncation(Configured):
         number(0, above=True, note="1 leaves the model as it is"),
         help="divide the logits by it; 1 leaves the model as it is.",
     )
-    top_k: int = setting(
-        0, integer(0), help="keep this number of the most probable tokens; 0 keeps all."
-    )
+    top_k: int = setting(0, integer(0), help="keep this number of the most probable tokens; 0 keeps all.")
     top_p: float = setting(
         1.0,
         number(0, 1, above=True, note="1 switches it off"),

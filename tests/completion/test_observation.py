@@ -57,7 +57,7 @@ def test_rows_of_a_balanced_plan_do_not_share_their_columns_more_than_by_chance(
 
 def test_uniform_leaves_rows_empty_where_balanced_does_not():
     shape, budget = (1024, 1024), 2048
-    empty = {f.__name__: 1024 - len(np.unique(f(shape, budget, 0).rows)) for f in (uniform, balanced)}
+    empty = {o.name: 1024 - len(np.unique(o.mask(shape, budget, 0).rows)) for o in (Uniform(), Balanced())}
     assert 90 < empty["uniform"] < 190, "about 1024·e⁻² rows"
     assert empty["balanced"] == 0
 
