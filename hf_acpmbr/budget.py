@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .checks import number, optional
-from .stage import Configured, setting
+from .config import Configured, number, optional, setting
 
 if TYPE_CHECKING:
     from .foreign import JSON

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from .protocols import Sampler
+from .sampling.base import Sampler
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig

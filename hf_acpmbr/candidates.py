@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .checks import integer
+from .config import integer
 from .engines import Detokenizer, Drawn, read_ctranslate2, read_generate, read_openai, read_vllm
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import protocols
 from .candidates import Candidates, FloatArray, IntArray
-from .checks import integer, optional
+from .completion.base import Completion
+from .config import describe, integer, optional
 from .matrix import ObservedScores, Pairs
-from .stage import describe
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Ranked:
 class Completed:
     """A completed matrix and the way back from gains to the utility's own scale."""
 
-    completion: protocols.Completed
+    completion: Completion
     gain: Gain
 
     @property

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 
 from .budget import Budget
+from .config import C, Configured
 from .registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
-from .stage import C, Configured
 
 # In the order in which they apply.
 _SAMPLER, _COMPLETER = ("sampling", "sampler"), ("decoder", "completer")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .checks import integer
+from .config import integer
 from .preferences import COLUMNS, Preferences, preference_columns
 from .prompting import Prompting, encode
 

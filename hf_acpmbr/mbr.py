@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from .caller import Caller, CheckedSignature, check_conflicts, check_output
 from .candidates import Candidates
-from .checks import integer, optional
+from .config import integer, optional
 from .decision import Decision
 from .decoding import Texts
 from .inputs import read_request, source_texts, with_stop_strings
 from .mapping import MapFunction
-from .protocols import Sampler
 from .recipe import Recipe, utility_specs
 from .sampling import Request, Samples
+from .sampling.base import Sampler
 from .signature import generation_signature, model_signature
 from .utilities import Utility, UtilityLike, decide_together
 
@@ -271,7 +271,7 @@ def _recipe(
 
 
 def _sampler_of(config: GenerationConfig, keyword: str, keywords: Mapping[str, object]) -> Mapping[str, object]:
-    from .sampling.beam_search import sampler_settings
+    from .sampling.loops import sampler_settings
 
     if keyword in keywords:
         name = "generation_config" if keyword == "sampler" else "references_config"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from .config import suggest
 from .prompting import language_token
-from .stage import suggest
 from .utilities.checkpoints import revision_of
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from .checks import flag, integer, number, one_of, optional
+from .config import Configured, flag, integer, number, one_of, optional, setting
 from .decoding import Decision
-from .stage import Configured, setting
 
 PAIRS = ("best-worst", "best-median", "best-beam", "top-k")
 COLUMNS = ("prompt", "chosen", "rejected", "chosen_utility", "rejected_utility", "margin")

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .budget import PAPER_SAMPLES, Level
-from .checks import integer, optional, several
+from .config import Configured, integer, nested, optional, setting, several, suggest
 from .decoding.base import Decoder
 from .files import write_atomically
 from .keywords import KEYWORDS, replaced, set_completer
-from .protocols import Sampler
 from .registry import DECODERS, SAMPLERS
-from .stage import Configured, nested, setting, suggest
+from .sampling.base import Sampler
 from .utilities import UtilityLike, UtilitySpec, distilled_partners
 
 RECIPE_NAME = "mbr_recipe.json"

@@ -1,41 +1,47 @@
-"""The stages by name: one line for each variant. Utilities have their own table (`utilities/table.py`)."""
+"""The stages by name: one line per variant. Utilities have their own table (`utilities/table.py`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .protocols import Completer, Observation, Sampler
-from .stage import Registry
+from .config import Registry
 
 if TYPE_CHECKING:
+    from .completion.base import Completer
+    from .completion.observation import Observation
     from .decoding.base import Decoder
+    from .sampling.base import Sampler
 
 SAMPLERS: Registry[Sampler] = Registry(
     "sampler",
+    "sampling.base:Sampler",
     {
         "auto": "sampling.automatic:Automatic",
         "prefix-sharing": "sampling.prefix_sharing:PrefixSharing",
-        "chunked": "sampling.chunked:Chunked",
-        "beam-search": "sampling.beam_search:BeamSearch",
+        "chunked": "sampling.loops:Chunked",
+        "beam-search": "sampling.loops:BeamSearch",
     },
 )
 OBSERVATIONS: Registry[Observation] = Registry(
     "observation",
+    "completion.observation:Observation",
     {
-        "balanced": "observation.balanced:Balanced",
-        "uniform": "observation.uniform:Uniform",
+        "balanced": "completion.observation:Balanced",
+        "uniform": "completion.observation:Uniform",
     },
 )
 COMPLETERS: Registry[Completer] = Registry(
     "completer",
+    "completion.base:Completer",
     {
         "als": "completion.als:ALS",
-        "agreement-als": "completion.agreement_als:AgreementALS",
+        "agreement-als": "completion.als:AgreementALS",
         "transfer": "completion.transfer:Transfer",
     },
 )
 DECODERS: Registry[Decoder] = Registry(
     "decoder",
+    "decoding.base:Decoder",
     {
         "rounds": "decoding.rounds.decoder:RoundsMBR",
         "acpmbr": "decoding.pmbr:AgreementPMBR",

@@ -23,10 +23,10 @@ from evaluation.assets import DATA_OR_BUILTIN_HELP
 from evaluation.benchmarks.matrices import MatrixCase, load_cases, masked
 from evaluation.benchmarks.measures import Floats, cpu_seconds, mean_and_error
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
-from hf_acpmbr.completion.base import MatrixCompleter
+from hf_acpmbr.completion.base import Completer
+from hf_acpmbr.completion.observation import Uniform
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.matrix import ObservedScores
-from hf_acpmbr.observation import uniform
 
 RANK, LAMBDA, SWEEPS = 8, 0.1, 30
 SETTINGS = {
@@ -42,7 +42,7 @@ def synthetic(n: int, rates: tuple[int, ...], seed: int = 0) -> list[ObservedSco
     u, v = random.normal(size=(n, RANK)), random.normal(size=(n, RANK))
     observed = []
     for k, rate in enumerate(rates):
-        pairs = uniform((n, n), n * n // rate, seed + k)
+        pairs = Uniform().mask((n, n), n * n // rate, seed + k)
         values = 0.6 + 0.03 * np.einsum("kd,kd->k", u[pairs.rows], v[pairs.columns])
         observed.append(ObservedScores(pairs, values + 0.02 * random.normal(size=len(pairs))))
     return observed
@@ -110,7 +110,7 @@ def full_matrices(cases: list[MatrixCase], seeds: int) -> None:
     )
     print(f"{'setting':>8} {'method':<18} {'r':>5} {'r′':>4} {'MSE':>16} {'regret × 100':>16}")
     for name, (rate, guide_rate, pmbr_rate, gamma) in SETTINGS.items():
-        methods: dict[str, tuple[MatrixCompleter, int, int | None]] = {
+        methods: dict[str, tuple[Completer, int, int | None]] = {
             "ALS": (ALS(center=False), pmbr_rate, None),
             "ALS centred": (ALS(), pmbr_rate, None),
             "AC-ALS": (AgreementALS(agreement=gamma, center=False), rate, guide_rate),
@@ -127,7 +127,7 @@ def full_matrices(cases: list[MatrixCase], seeds: int) -> None:
 
 
 def measure(
-    case: MatrixCase, completer: MatrixCompleter, rate: int, guide_rate: int | None, seed: int
+    case: MatrixCase, completer: Completer, rate: int, guide_rate: int | None, seed: int
 ) -> tuple[float, float]:
     """MSE on a 0–100 scale, and regret × 100."""
     guide = None if guide_rate is None else masked(case.guides["good"], guide_rate, 2 * seed + 1)

@@ -26,10 +26,11 @@ from evaluation.assets import DATA_OR_BUILTIN_HELP
 from evaluation.benchmarks.decoder_sets import Case, CaseSet, embedded, matrices, strings
 from evaluation.benchmarks.decoders_picture import plot
 from evaluation.benchmarks.measures import cpu_seconds, mean_and_error
+from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
+from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import DECODERS, PMBR, AgreementPMBR, Decoder
-from hf_acpmbr.observation import Balanced, Budget
 from hf_acpmbr.utilities import Utility
 
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from evaluation.assets import BUILTIN, find
 from evaluation.benchmarks.measures import Floats, regret, squared_error
 from hf_acpmbr import Candidates
+from hf_acpmbr.completion.observation import Uniform
 from hf_acpmbr.matrix import ObservedScores
-from hf_acpmbr.observation import uniform
 
 # Shares of quality, difficulty, clusters and noise in the made-up matrices.
 SHARES = ((8, 4, 5, 3), (3, 6, 8, 4), (5, 5, 2, 7))
@@ -102,5 +102,5 @@ def _blurred(amount: float, parts: list[Floats], random: np.random.Generator) ->
 
 def masked(matrix: Floats, rate: float, seed: int) -> ObservedScores:
     """A uniform mask with one in `rate` of the entries."""
-    pairs = uniform((matrix.shape[0], matrix.shape[1]), max(1, int(matrix.size / rate)), seed)
+    pairs = Uniform().mask((matrix.shape[0], matrix.shape[1]), max(1, int(matrix.size / rate)), seed)
     return ObservedScores(pairs, matrix[pairs.rows, pairs.columns])

@@ -120,9 +120,10 @@ def our_work(task: Task) -> Work:
     """The task as hf_acpmbr does it, with the same settings."""
     import torch
 
+    from hf_acpmbr.budget import Budget
     from hf_acpmbr.completion import ALS
+    from hf_acpmbr.completion.observation import Uniform
     from hf_acpmbr.decoding import MBR, PMBR, AggregationMBR, PruningMBR
-    from hf_acpmbr.observation import Budget, Uniform
 
     torch.set_num_threads(1)
     kind = task["kind"]

@@ -29,6 +29,7 @@ from evaluation.benchmarks.matrices import MatrixCase, load_cases, stored
 from evaluation.benchmarks.measures import cpu_seconds
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
+from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import (
     PMBR,
@@ -40,7 +41,6 @@ from hf_acpmbr.decoding import (
     PruningMBR,
     RoundsMBR,
 )
-from hf_acpmbr.observation import Balanced
 from hf_acpmbr.utilities import MatrixUtility
 
 Measured = dict[str, float]

@@ -11,7 +11,7 @@ import sacrebleu
 
 from evaluation import assets
 from evaluation.wmt.settings import DataSettings
-from hf_acpmbr.stage import suggest
+from hf_acpmbr.config import suggest
 
 COUNTS = {("wmt22", "en-de"): 2037, ("wmt22", "de-en"): 1984, ("wmt23", "en-de"): 557, ("wmt23", "de-en"): 549}
 COLUMNS = ("id", "source", "reference")

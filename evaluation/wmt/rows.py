@@ -13,8 +13,8 @@ from evaluation.wmt.settings import BlockSettings, EvaluationSettings
 from hf_acpmbr import Recipe
 from hf_acpmbr.budget import PAPER_SAMPLES, Budget
 from hf_acpmbr.completion import AgreementALS
+from hf_acpmbr.config import Configured
 from hf_acpmbr.decoding import PMBR, AgreementPMBR, Decoder
-from hf_acpmbr.stage import Configured
 
 
 @dataclass(frozen=True)

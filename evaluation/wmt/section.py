@@ -9,9 +9,8 @@ from dataclasses import field
 from typing import Any, TypeVar
 
 from hf_acpmbr import Recipe, available_utilities
-from hf_acpmbr.checks import several
+from hf_acpmbr.config import Configured, several, suggest
 from hf_acpmbr.keywords import KEYWORDS
-from hf_acpmbr.stage import Configured, suggest
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")

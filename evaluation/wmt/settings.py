@@ -29,9 +29,8 @@ from evaluation.wmt.section import (
     utility,
 )
 from hf_acpmbr import Recipe
-from hf_acpmbr.checks import flag, integer, number, one_of, optional, several
+from hf_acpmbr.config import flag, integer, nested, number, one_of, optional, setting, several, suggest
 from hf_acpmbr.recipe import NAMED, Sampling
-from hf_acpmbr.stage import nested, setting, suggest
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config import suggest
 from ..keywords import KEYWORDS
 from ..mbr import ACPMBR
 from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
-from ..stage import suggest
 from ..utilities.load import PlainEncoder
 from ._options import add_key_values, named, stage
 from ._pairs import add_preference_arguments

@@ -1,18 +1,28 @@
-"""Scores of some pairs → a complete matrix. One file for each method; `hf_acpmbr.registry` has them by name."""
+"""Pairs to score, and scores of some pairs → a complete matrix; `hf_acpmbr.registry` has both stages by name."""
 
 from __future__ import annotations
 
-from typing import cast
-
-from ..registry import COMPLETERS
-from .agreement_als import AgreementALS
-from .als import ALS
-from .base import Completion, ConvergenceWarning, MatrixCompleter
+from ..registry import COMPLETERS, OBSERVATIONS
+from .als import ALS, AgreementALS
+from .base import Completer, Completion, ConvergenceWarning
+from .observation import Balanced, Observation, Uniform
 
 
-def load_completer(name: str, **options: object) -> MatrixCompleter:
-    """A completer by name with its defaults, changed by `options`."""
-    return cast(MatrixCompleter, COMPLETERS.build(name, **options))
+def load_completer(name: str, **options: object) -> Completer:
+    """Build a completer by name with its defaults, changed by `options`."""
+    return COMPLETERS.build(name, **options)
 
 
-__all__ = ["ALS", "COMPLETERS", "AgreementALS", "Completion", "ConvergenceWarning", "MatrixCompleter", "load_completer"]
+__all__ = [
+    "ALS",
+    "COMPLETERS",
+    "OBSERVATIONS",
+    "AgreementALS",
+    "Balanced",
+    "Completer",
+    "Completion",
+    "ConvergenceWarning",
+    "Observation",
+    "Uniform",
+    "load_completer",
+]

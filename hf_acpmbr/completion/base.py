@@ -1,18 +1,20 @@
-"""What every completer takes and returns."""
+"""The contract of completers: what they take, what they return, and when their sweeps may stop."""
 
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, TypeAlias, cast
+from typing import ClassVar, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from ..candidates import FloatArray
+from ..config import Stage
 from ..matrix import ObservedScores
-from ..protocols import Completer
 
 # An (N, M) numpy array, torch tensor or nested list, or the sparse form that the stages exchange.
 Scores: TypeAlias = "ObservedScores | npt.ArrayLike"
@@ -21,7 +23,8 @@ GuideMasks: TypeAlias = "npt.ArrayLike | Sequence[npt.ArrayLike | None] | None"
 Floats: TypeAlias = npt.NDArray[np.floating]
 Factors: TypeAlias = "tuple[npt.ArrayLike, ...]"
 
-
+# A last sweep that lowered the objective by more than this share was cut off in real progress; smaller
+# last steps are not worth a line per source.
 _WORTH_A_WARNING = 0.02
 
 
@@ -70,8 +73,36 @@ class Completion:
         return np.asarray(self.row_factors @ (share @ self.column_factors) + self.offset)
 
 
-class MatrixCompleter(Completer, Protocol):
-    """A completer with the numerical API: arrays and masks in, a Completion out."""
+class Completer(Stage, ABC):
+    """Some scores → all of them. Subclasses are frozen dataclasses of their settings."""
+
+    takes_guides: ClassVar[bool] = False  # whether the scores of guides help it
+    takes_features: ClassVar[bool] = False  # whether numbers known of every candidate do
+
+    def check_guides(self, count: int) -> None:
+        """Refuse a number of guides that the settings do not fit."""
+        if count and not self.takes_guides:
+            raise ValueError(f"{self.name} uses no guide: choose agreement-als or transfer, or leave the guides out")
+
+    @abstractmethod
+    def solve(
+        self,
+        target: ObservedScores,
+        guides: Sequence[ObservedScores],
+        features: FloatArray | None = None,
+        seed: int = 0,
+        init: Factors | None = None,
+    ) -> Completion:
+        """Complete the target's matrix.
+
+        Args:
+            target: its observed entries; in a decoder, gains.
+            guides: the same of every guide.
+            features: (N, F) numbers known of every candidate, such as its log-probability or its
+                length; a completer may leave them aside.
+            seed: of what is drawn at random.
+            init: factors to start from; only `complete` gives them.
+        """
 
     def complete(
         self,
@@ -80,11 +111,28 @@ class MatrixCompleter(Completer, Protocol):
         guide_scores: GuideScores = None,
         guide_mask: GuideMasks = None,
         init: Factors | None = None,
-    ) -> Completion: ...
+        *,
+        row_features: npt.ArrayLike | None = None,
+    ) -> Completion:
+        """Complete the target's (N, M) scores from its own and the guides' observed entries.
+
+        Args:
+            target_scores: (N, M) with `target_mask`, or ObservedScores.
+            guide_scores: the same for a guide, or a list of guides; None uses the target alone.
+            init: factors to start from, (U, V), each (n, d), for all matrices; agreement-als also
+                takes (U, V, U′, V′, …).
+            row_features: (N,) or (N, F) numbers known of every candidate, for `transfer`.
+        """
+        if row_features is not None and not self.takes_features:
+            raise ValueError(f"{self.name} uses no row_features: choose transfer, or leave them out")
+        target = as_observed(target_scores, target_mask, "target_scores")
+        guides = as_guides(guide_scores, guide_mask, target.shape)
+        features = None if row_features is None else np.asarray(row_features, dtype=np.float64)
+        return self.solve(target, guides, features, init=init)
 
 
 def as_observed(scores: Scores, mask: npt.ArrayLike | None, name: str) -> ObservedScores:
-    """Sparse form of either kind of input, refused if nothing was observed."""
+    """Return the sparse form of either kind of input, refused if nothing was observed."""
     if isinstance(scores, ObservedScores):
         if mask is not None:
             raise ValueError(f"{name} is ObservedScores, which knows its pairs: leave its mask out")
@@ -97,7 +145,7 @@ def as_observed(scores: Scores, mask: npt.ArrayLike | None, name: str) -> Observ
 
 
 def as_guides(scores: GuideScores, mask: GuideMasks, shape: tuple[int, int]) -> list[ObservedScores]:
-    """The guides as a list: one matrix is a list of one; a list or tuple of matrices is taken as several."""
+    """Return the guides as a list; one matrix is a list of one, a list or tuple of matrices is several."""
     if scores is None or (isinstance(scores, (list, tuple)) and not scores):
         return []
     several = isinstance(scores, (list, tuple)) and (isinstance(scores[0], ObservedScores) or np.ndim(scores[0]) == 2)
@@ -131,7 +179,7 @@ class Stopping:
     history: list[float] = field(default_factory=list)
 
     def settled(self, objective: float) -> bool:
-        """Record the objective after a sweep; True once it no longer changes. Never after the first sweep."""
+        """Record the objective after a sweep; True when it no longer changes, at the earliest after the second."""
         self.history.append(objective)
         if len(self.history) < 2:
             return False
@@ -139,7 +187,7 @@ class Stopping:
         return change <= self.tolerance * (1.0 if self.absolute else max(self.history[-2], np.finfo(float).tiny))
 
     def warn_unless(self, converged: bool) -> None:
-        """Warn where the limit of sweeps cut off real progress; small last steps are not worth a line per source."""
+        """Warn if the limit of sweeps cut off real progress."""
         if converged or len(self.history) < 2:
             return
         change = 1.0 - self.history[-1] / self.history[-2] if self.history[-2] > 0 else 0.0

@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray
-from ..checks import integer
+from ..config import integer, setting
 from ..decision import Decision
-from ..stage import setting
 from ..utilities import Ask, Scorer
 from .base import Decoder, Problem, Steps, best_first, gains, top
 from .draws import Draws

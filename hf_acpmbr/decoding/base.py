@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from ..budget import Level
 from ..candidates import Candidates, FloatArray, IntArray
+from ..config import Stage
 from ..decision import Decision, Signature, nested_signature
 from ..matrix import ObservedScores, Pairs
-from ..stage import Stage
 from ..utilities import Ask, Asks, Meter, Scorer, Source, Utility, UtilityLike, as_utility, decide_together
 
 D = TypeVar("D", bound="Decoder")

@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import flag, integer
+from ..config import flag, integer, setting
 from ..decision import Decision
-from ..stage import setting
 from ..utilities import Ask
 from .aggregation import finite
 from .base import Decoder, Problem, Steps

@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import integer, optional
+from ..config import integer, optional, setting
 from ..decision import Decision
-from ..stage import setting
 from ..utilities import Ask, Scorer
 from .base import Decoder, Need, Problem, Steps, gains, top
 from .draws import Draws

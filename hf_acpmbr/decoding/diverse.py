@@ -9,10 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import integer, number, optional
+from ..config import integer, number, optional, setting
 from ..decision import Decision
 from ..matrix import ObservedScores, Pairs
-from ..stage import setting
 from ..utilities import Ask, Utility, UtilitySpec
 from .base import Decoder, Problem, Steps, best_first, gains
 from .gain import Gain

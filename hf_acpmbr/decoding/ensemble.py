@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray
-from ..checks import number, one_of, optional, several
+from ..config import number, one_of, optional, setting, several
 from ..decision import Decision
 from ..matrix import Pairs
-from ..stage import setting
 from .base import Decoder, Need, Problem, Steps, gains
 from .gain import Gain
 

@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import Candidates, FloatArray
-from ..checks import flag
+from ..config import flag, setting
 from ..decision import Decision
-from ..stage import setting
 from .base import Decoder, Need, Problem, Steps
 
 

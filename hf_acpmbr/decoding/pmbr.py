@@ -10,11 +10,11 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from ..budget import Budget, Level, budget_each
-from ..checks import several
+from ..completion.base import Completer
+from ..completion.observation import Observation
+from ..config import nested, several
 from ..decision import Completed, Decision
-from ..protocols import Completer, Observation
 from ..registry import COMPLETERS, OBSERVATIONS
-from ..stage import nested
 from .base import Decoder, Need, Problem, Steps
 from .exact import exact
 from .gain import Gain

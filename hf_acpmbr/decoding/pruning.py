@@ -9,9 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import integer, number, several
+from ..config import integer, number, setting, several
 from ..decision import Decision
-from ..stage import setting
 from ..utilities import Ask
 from .base import Decoder, Problem, Steps, best_first, gains
 from .draws import Draws

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..checks import flag, integer
+from ..config import flag, integer, setting
 from ..decision import Decision
-from ..stage import setting
 from ..utilities import Ask, Scorer
 from .base import Decoder, Need, Problem, Steps, gains, top
 

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..checks import integer
+from ..config import integer, setting
 from ..decision import Decision
-from ..stage import setting
 from ..utilities import Ask
 from .base import Decoder, Problem, Steps
 from .draws import Draws

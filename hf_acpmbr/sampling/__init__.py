@@ -1,15 +1,15 @@
-"""Source → candidates. One file for each sampler; `hf_acpmbr.registry` has them by name.
+"""Source → candidates; `hf_acpmbr.registry` has the samplers by name.
 
-`prefix-sharing` is exact and runs the model once for each unique prefix; `chunked` is plain decoding in chunks of rows,
-for what prefix sharing cannot do exactly; `auto` takes the first where it can and says so in the log where it cannot;
-`beam-search` takes the beams of a beam search.
+`prefix-sharing` is exact and runs the model once per unique prefix; `chunked` is plain decoding in chunks of rows, for
+what prefix sharing cannot do exactly; `auto` takes the first if it can and says in the log if it cannot; `beam-search`
+takes the beams of a beam search.
 """
 
 from __future__ import annotations
 
 from ..registry import SAMPLERS
-from .base import Request, Samples
+from .base import Request, Sampler, Samples
 from .randomness import source_key
-from .truncation import EPSILON_SAMPLING, Truncation
+from .truncation import Truncation
 
-__all__ = ["EPSILON_SAMPLING", "SAMPLERS", "Request", "Samples", "Truncation", "source_key"]
+__all__ = ["SAMPLERS", "Request", "Sampler", "Samples", "Truncation", "source_key"]

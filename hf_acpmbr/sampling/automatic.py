@@ -25,7 +25,7 @@ class Automatic(DrawingSampler):
     name: ClassVar[str] = "auto"
 
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """n samples for each of the S sources of the request."""
+        """Draw n samples for each of the S sources of the request."""
         reason = self.obstacle(request)
         if reason is not None:
             _announce(self.max_rows, reason)
@@ -35,11 +35,11 @@ class Automatic(DrawingSampler):
         return chosen.sample(request, n, seed)
 
     def obstacle(self, request: Request) -> str | None:
-        """Why prefix sharing cannot serve this request exactly; None if it can."""
+        """Say why prefix sharing cannot serve this request exactly; None if it can."""
         import torch
 
-        from ._cache import unsupported_layer
-        from ._processors import row_keyed
+        from .prefix_sharing.forward import unsupported_layer
+        from .processors import row_keyed
 
         if keyed := row_keyed(request.logits_processor):
             return f"processors that depend on the batch row: {', '.join(keyed)}"

@@ -1,7 +1,8 @@
-"""What every sampler is handed and what it gives back."""
+"""The contract of samplers: what they are handed, what they give back, and rows of sources."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -10,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray, TokenIds
-from ..checks import integer
-from ..stage import Stage, nested, setting
+from ..config import Stage, integer, nested, setting
 from .truncation import Truncation
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Request:
         stopping_criteria: when a sequence ends; each must look at one row at a time.
         generation_config: prepared by `generate`; read for special tokens, lengths and the kind of cache.
         keys: S byte strings that identify the sources; the draws of a source depend on its key and the seed alone.
-        encoder_input_ids: (S, L) source ids of an encoder-decoder model, where known.
+        encoder_input_ids: (S, L) source ids of an encoder-decoder model, if known.
     """
 
     model: GenerativeModel
@@ -58,11 +58,11 @@ class Samples:
     """n i.i.d. samples of one source: its u distinct sequences in the order in which they were first drawn.
 
     Args:
-        token_ids: u continuations, without the prompt, with the final end-of-sequence token where there is one.
+        token_ids: u continuations, without the prompt, with the final end-of-sequence token if there is one.
         counts: (u,) how often each was drawn; sums to n.
-        logprobs: (u,) under the model itself: sum of the log-softmax of its raw logits; None where not known.
+        logprobs: (u,) under the model itself: sum of the log-softmax of its raw logits; None if not known.
         sampling_logprobs: (u,) under the distribution it was drawn from, after processors and truncation.
-        finished: (u,) True where an end-of-sequence token came, False where a length limit or other criterion cut.
+        finished: (u,) True if an end-of-sequence token came, False if a length limit or other criterion cut.
         model_rows: rows of decoder input spent on this source (one row is one prefix in one forward pass).
     """
 
@@ -81,21 +81,35 @@ class Samples:
         return int(self.counts.sum())
 
 
+class Sampler(Stage, ABC):
+    """Source → candidates. Subclasses are frozen dataclasses of their settings."""
+
+    @abstractmethod
+    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
+        """Draw n samples for each of the S sources of the request; same seed, same samples."""
+
+    @classmethod
+    def from_object(cls, given: object) -> object:
+        """Return the settings of the sampler that a transformers GenerationConfig asks for."""
+        from transformers import GenerationConfig
+
+        if not isinstance(given, GenerationConfig):
+            return given
+        from .loops import sampler_settings
+
+        return sampler_settings(given)
+
+
 @dataclass(frozen=True)
-class DrawingSampler(Stage):
-    """The settings of samplers that draw from the model.
+class DrawingSampler(Sampler):
+    """The settings of samplers that draw from the model."""
 
-    Args:
-        truncation: the sampling distribution.
-        max_rows: maximum rows in one forward pass.
-    """
-
-    truncation: Truncation = nested(Truncation.check, Truncation)
-    max_rows: int = setting(512, integer(1))
+    truncation: Truncation = nested(Truncation.check, Truncation, help="the sampling distribution.")
+    max_rows: int = setting(512, integer(1), help="at most this number of rows in one forward pass.")
 
 
 def eos_ids(generation_config: GenerationConfig) -> frozenset[int]:
-    """The end-of-sequence ids of a prepared config; empty when it has none."""
+    """Return the end-of-sequence ids of a prepared config; empty if it has none."""
     eos = generation_config.eos_token_id
     if eos is None:
         return frozenset()
@@ -103,18 +117,18 @@ def eos_ids(generation_config: GenerationConfig) -> frozenset[int]:
 
 
 def arguments_of(kwargs: Mapping[str, object], sources: IntArray, count: int) -> dict[str, object]:
-    """Arguments of the model that were made for `count` sources, with their rows picked by `sources` (U,).
+    """Return arguments of the model made for `count` sources with rows picked by `sources` (U,).
 
-    What does not have one row for each source stays as it is.
+    An argument that does not have one row per source stays as it is.
     """
     turned = _turned(kwargs)
-    shared = _strange(turned, count)
+    shared = without_rows(kwargs, count)
     own = {name: value for name, value in turned.items() if name not in shared} if shared else turned
     return _turned({**turned, **rows_of(own, sources)})
 
 
 def divided(kwargs: Mapping[str, object], sources: IntArray, count: int) -> dict[str, object]:
-    """As `arguments_of`, where all must have one row for each source.
+    """Do as `arguments_of`, where all arguments must have one row per source.
 
     Raises:
         ValueError: for a tensor that does not, such as the images of prompts that have none or several.
@@ -128,23 +142,19 @@ def divided(kwargs: Mapping[str, object], sources: IntArray, count: int) -> dict
 
 
 def without_rows(kwargs: Mapping[str, object], count: int) -> list[str]:
-    """Names of what does not have one row for each of `count` sources: images and what encoders made of them."""
-    return _strange(_turned(kwargs), count)
-
-
-def _strange(kwargs: Mapping[str, object], count: int) -> list[str]:
+    """List the arguments without one row per source: images and what encoders made of them."""
     import torch
 
-    def strange(name: str, value: object) -> bool:
+    def has_none(name: str, value: object) -> bool:
         if isinstance(value, torch.Tensor):
             return bool(value.dim()) and value.shape[0] != count
         return name == "mm_encoder_outputs" and bool(value)
 
-    return [name for name, value in kwargs.items() if strange(name, value)]
+    return [name for name, value in _turned(kwargs).items() if has_none(name, value)]
 
 
 def _turned(kwargs: Mapping[str, object]) -> dict[str, object]:
-    """With rows and axes of positions exchanged, where a model counts along several: (axes, S, L) to (S, axes, L)."""
+    """Exchange rows and axes of positions, if a model counts along several: (axes, S, L) to (S, axes, L)."""
     import torch
 
     positions = kwargs.get("position_ids")
@@ -154,7 +164,7 @@ def _turned(kwargs: Mapping[str, object]) -> dict[str, object]:
 
 
 def rows_of(value: T, sources: IntArray) -> T:
-    """Every tensor inside `value`, which has one row per source, with its rows picked by `sources` (U,)."""
+    """Pick the rows `sources` (U,) of every tensor inside `value`, each with one row per source."""
     import torch
 
     rows = row_picker(sources)
@@ -176,7 +186,7 @@ def rows_of(value: T, sources: IntArray) -> T:
 
 
 def row_picker(sources: IntArray) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Picks rows of tensors by `sources` (U,): of one source a view that costs no memory, of several a gather."""
+    """Return a function that picks the rows `sources` (U,): a view if they are all one row, else a gather."""
     import torch
 
     first, count = int(sources[0]), len(sources)

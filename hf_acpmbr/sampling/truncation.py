@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..checks import integer, number
-from ..stage import Configured, setting
+from ..config import Configured, integer, number, setting
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList
@@ -21,37 +20,50 @@ class Truncation(Configured):
     transformers' warpers, which do the work, so plain `generate` with the same settings has the same distribution.
     """
 
-    epsilon: float = setting(0.02, number(0, 1, below=True, note="0 switches it off"))
-    temperature: float = setting(1.0, number(0, above=True, note="1 leaves the model as it is"))
-    top_k: int = setting(0, integer(0))
-    top_p: float = setting(1.0, number(0, 1, above=True, note="1 switches it off"))
-    min_p: float = setting(0.0, number(0, 1, below=True, note="0 switches it off"))
-    typical_p: float = setting(1.0, number(0, 1, above=True, note="1 switches it off"))
-    eta: float = setting(0.0, number(0, 1, below=True, note="0 switches it off"))
+    epsilon: float = setting(
+        0.02,
+        number(0, 1, below=True, note="0 switches it off"),
+        help="cut tokens below this probability (ε); 0 switches it off.",
+    )
+    temperature: float = setting(
+        1.0,
+        number(0, above=True, note="1 leaves the model as it is"),
+        help="divide the logits by it; 1 leaves the model as it is.",
+    )
+    top_k: int = setting(0, integer(0), help="keep this number of the most probable tokens; 0 keeps all.")
+    top_p: float = setting(
+        1.0,
+        number(0, 1, above=True, note="1 switches it off"),
+        help="keep the most probable tokens that together reach this probability; 1 switches it off.",
+    )
+    min_p: float = setting(
+        0.0,
+        number(0, 1, below=True, note="0 switches it off"),
+        help="cut tokens below this share of the highest probability; 0 switches it off.",
+    )
+    typical_p: float = setting(
+        1.0,
+        number(0, 1, above=True, note="1 switches it off"),
+        help="keep the tokens of most typical surprise that together reach this probability; 1 switches it off.",
+    )
+    eta: float = setting(
+        0.0,
+        number(0, 1, below=True, note="0 switches it off"),
+        help="cut tokens below a threshold that falls with the entropy (η-sampling); 0 switches it off.",
+    )
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> Truncation:
-        """The sampling fields of a GenerationConfig; fields it leaves unset are off (no hidden top_k=50)."""
-
-        def given(name: str, default: float) -> float:
-            value = getattr(config, name, None)
-            return default if value is None else value
-
-        return cls(
-            epsilon=given("epsilon_cutoff", 0.0),
-            temperature=given("temperature", 1.0),
-            top_k=int(given("top_k", 0)),
-            top_p=given("top_p", 1.0),
-            min_p=given("min_p", 0.0),
-            typical_p=given("typical_p", 1.0),
-            eta=given("eta_cutoff", 0.0),
-        )
+        """Take the sampling fields of a GenerationConfig; fields it leaves unset are off (no hidden top_k=50)."""
+        fields = {"epsilon": "epsilon_cutoff", "eta": "eta_cutoff"}
+        given = {name: getattr(config, fields.get(name, name), None) for name in cls.field_names()}
+        return cls.from_dict({"epsilon": 0.0, **{name: value for name, value in given.items() if value is not None}})
 
     def warpers(self, device: str = "cpu") -> LogitsProcessorList:
-        """In the order in which `generate` applies them; each sees the distribution renormalised by those before."""
-        return self._warpers(device, self.epsilon)
+        """Make the warpers in the order in which `generate` applies them.
 
-    def _warpers(self, device: str, epsilon: float) -> LogitsProcessorList:
+        Each sees the distribution renormalised by those before it.
+        """
         from transformers.generation import logits_process as lp
 
         warpers = lp.LogitsProcessorList()
@@ -65,17 +77,17 @@ class Truncation(Configured):
             warpers.append(lp.MinPLogitsWarper(self.min_p))
         if self.typical_p < 1:
             warpers.append(lp.TypicalLogitsWarper(self.typical_p))
-        if epsilon:
-            warpers.append(lp.EpsilonLogitsWarper(epsilon))
+        if self.epsilon:
+            warpers.append(lp.EpsilonLogitsWarper(self.epsilon))
         if self.eta:
             warpers.append(lp.EtaLogitsWarper(self.eta, device=device))
         return warpers
 
     def up_to_epsilon(self, device: str = "cpu") -> tuple[LogitsProcessorList, float | None]:
-        """(the warpers to run, ε), for those who cut at ε themselves as the last step; None if ε is off or not last."""
+        """Return (the warpers to run, ε) for callers that cut at ε themselves as the last step.
+
+        ε is None if it is off, or not last; then the warpers are all of them.
+        """
         if not self.epsilon or self.eta:
             return self.warpers(device), None
-        return self._warpers(device, 0.0), self.epsilon
-
-
-EPSILON_SAMPLING = Truncation()
+        return replace(self, epsilon=0.0).warpers(device), self.epsilon

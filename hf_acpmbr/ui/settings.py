@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..config import suggest
 from ..recipe import NAMED, Recipe
-from ..stage import suggest
 
 NO_GUIDE = "none"
 RECIPES = tuple(NAMED)

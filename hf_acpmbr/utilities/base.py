@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypedDict, runtime_checkable
 
 from ..candidates import FloatArray, IntArray
-from ..stage import describe
+from ..config import describe
 from .identity import option_names, word
 
 if TYPE_CHECKING:

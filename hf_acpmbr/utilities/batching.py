@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 Output = TypeVar("Output")
-# What starting a batch is worth in padding: 1/16 of the budget. On the small rounds of the benchmark of sources decided together that is
+# What starting a batch is worth in padding: 1/16 of the budget. On the small rounds of the benchmark `together` that is
 # 50 batches with 11% of padding at 32,768 tokens (1/8: 43 with 13%; 1/32: 55 with 10%).
 _WORTH = 16
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")

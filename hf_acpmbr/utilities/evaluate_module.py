@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..candidates import FloatArray, IntArray
-from ..stage import describe
+from ..config import describe
 from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
 from .function import as_scores
 from .identity import digest

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..stage import describe
+from ..config import describe
 
 _LONGEST = 40  # characters of a text in a signature; longer ones appear as a digest
 _AMBIGUOUS = frozenset({"", "none", "true", "false"})

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..checks import integer, optional
-from ..stage import describe
+from ..config import describe, integer, optional
 from .base import CommonOptions, Statistics, Utility
 from .batching import TokenBatches
 from .checkpoints import checkpoint_folder, revision_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..stage import Configured, describe, plain
+from ..config import Configured, describe, plain
 from .base import Utility
 from .load import as_utility, load_with
 

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning, load_completer
-from hf_acpmbr.completion import _normal_equations as normal_equations
+from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning, load_completer, normal_equations
 from hf_acpmbr.matrix import ObservedScores, Pairs
 from tests.completion import oracle
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_acpmbr.completion import ALS, load_completer
-from hf_acpmbr.completion._bilinear import Bilinear, Block, Prior, invert
-from hf_acpmbr.completion._calibration import ridge, truncated
-from hf_acpmbr.completion._normal_equations import Observations
-from hf_acpmbr.completion._self_pairs import mirrored
+from hf_acpmbr.completion.normal_equations import Observations
 from hf_acpmbr.completion.transfer import Transfer
+from hf_acpmbr.completion.transfer.bilinear import Bilinear, Block, Prior, invert
+from hf_acpmbr.completion.transfer.calibration import ridge, truncated
+from hf_acpmbr.completion.transfer.self_pairs import mirrored
 from hf_acpmbr.matrix import ObservedScores, Pairs
 
 

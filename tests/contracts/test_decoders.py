@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from hf_acpmbr import ACPMBR, Candidates
+from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, load_completer
+from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.decoding import DECODERS, Decision, Decoder
-from hf_acpmbr.observation import Balanced, Budget
 from hf_acpmbr.utilities import decide_together
 
 from ..decoding.worlds import World

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
-from hf_acpmbr.sampling._cache import PrefixCache, unsupported_layer
 from hf_acpmbr.sampling.base import rows_of
+from hf_acpmbr.sampling.prefix_sharing.forward import PrefixCache, unsupported_layer
 from tests.models import tiny_model
 
 CPU = torch.device("cpu")

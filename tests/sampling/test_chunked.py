@@ -12,8 +12,7 @@ from transformers import GenerationConfig
 
 from hf_acpmbr.sampling import SAMPLERS, Truncation
 from hf_acpmbr.sampling.automatic import Automatic, _announce
-from hf_acpmbr.sampling.beam_search import BeamSearch, sampler_settings
-from hf_acpmbr.sampling.chunked import Chunked
+from hf_acpmbr.sampling.loops import BeamSearch, Chunked
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
 from tests.models import EOS, tiny_model
 from tests.sampling.enumeration import enumerate_sequences
@@ -115,12 +114,14 @@ def test_samplers_by_name() -> None:
 
 
 def test_a_generation_config_says_how_candidates_come_about_and_nothing_else() -> None:
-    assert SAMPLERS.build(sampler_settings(GenerationConfig(num_beams=4, length_penalty=0.6))) == BeamSearch(
+    assert SAMPLERS.build(GenerationConfig(num_beams=4, length_penalty=0.6)) == BeamSearch(
         num_beams=4, length_penalty=0.6
     )
-    drawn = SAMPLERS.build(sampler_settings(GenerationConfig(do_sample=True, min_p=0.1)))
+    drawn = SAMPLERS.check("sampler", GenerationConfig(do_sample=True, min_p=0.1))
     assert drawn == Automatic(truncation=Truncation(epsilon=0.0, min_p=0.1))
-    with pytest.raises(ValueError, match="repetition_penalty in generation_config would be ignored"):
-        sampler_settings(GenerationConfig(repetition_penalty=1.2))
-    with pytest.raises(ValueError, match="length_penalty in generation_config has no effect without num_beams"):
-        sampler_settings(GenerationConfig(length_penalty=0.6))
+    with pytest.raises(ValueError, match="repetition_penalty in a sampler's GenerationConfig would be ignored"):
+        SAMPLERS.build(GenerationConfig(repetition_penalty=1.2))
+    with pytest.raises(
+        ValueError, match="length_penalty in a sampler's GenerationConfig has no effect without num_beams"
+    ):
+        SAMPLERS.build(GenerationConfig(length_penalty=0.6))

@@ -14,7 +14,7 @@ from scipy import stats
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from hf_acpmbr.sampling import Samples, Truncation, source_key
-from hf_acpmbr.sampling.chunked import Chunked
+from hf_acpmbr.sampling.loops import Chunked
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
 from hf_acpmbr.sampling.randomness import UniformStream
 from tests.models import DECODER_ONLY, ENCODER_DECODER, EOS, tiny_model

@@ -14,8 +14,8 @@ from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, 
 
 import hf_acpmbr.sampling
 from hf_acpmbr.sampling import Samples, Truncation
-from hf_acpmbr.sampling._stopping import Stopping
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
+from hf_acpmbr.sampling.prefix_sharing.prefixes import Stopping
 from tests.models import tiny_model
 from tests.sampling.requests import SOURCES, request
 from tests.sampling.test_prefix_sharing import same
@@ -90,7 +90,7 @@ def test_a_step_on_an_accelerator_waits_once_and_draws_the_same(
     kind: str, truncation: Truncation, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = counted(kind, settings, truncation)
-    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: False)
+    monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: False)
     drawn, reads = counted(kind, settings, truncation)
     assert len(reads) > 4
     assert max(reads) == 1, "for what was drawn; what has ended is known on the host"
@@ -109,7 +109,7 @@ def test_the_count_sees_what_waits() -> None:
 def test_criteria_that_look_at_more_than_length_and_last_token_cost_a_second_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: False)
+    monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: False)
     drawn, reads = counted("m2m100", {"stopping_criteria": [RepeatedToken()]}, Truncation(epsilon=0.05))
     assert max(reads) == 2
     assert any(

@@ -11,9 +11,9 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as lp
 
 from hf_acpmbr.sampling import Truncation
-from hf_acpmbr.sampling._draw import Children, draw
-from hf_acpmbr.sampling._processors import split_bans, writes_into_scores
-from hf_acpmbr.sampling._step import Scoring
+from hf_acpmbr.sampling.prefix_sharing.drawing import Children, draw
+from hf_acpmbr.sampling.prefix_sharing.step import Scoring
+from hf_acpmbr.sampling.processors import split_bans, writes_into_scores
 from tests.models import EOS
 
 WIDTH, ROWS = 40, 12
@@ -55,7 +55,7 @@ LISTS: dict[str, list[Any]] = {
 def test_the_draw_is_that_of_the_processors_as_they_stand(
     name: str, truncation: Truncation, free: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: free)
+    monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: free)
     random = np.random.default_rng(0)
     logits = torch.tensor(2 * random.normal(size=(ROWS, WIDTH)), dtype=torch.float32)
     logits[:, 5] += 6  # a ban that takes most of the probability away
@@ -142,7 +142,7 @@ def test_transformers_own_processors_leave_what_they_are_given(item: Any) -> Non
 def test_rows_without_a_token_and_broken_rows_are_told_apart(
     truncation: Truncation, free: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: free)
+    monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: free)
     scoring = Scoring(LogitsProcessorList(), truncation, CPU)
     for value, message in ((-torch.inf, "no token to draw for 1 "), (torch.nan, "of 1 prefixes hold NaN")):
         logits = torch.zeros(3, WIDTH)

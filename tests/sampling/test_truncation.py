@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from hf_acpmbr.sampling import Truncation
-from hf_acpmbr.sampling._draw import draw
-from hf_acpmbr.sampling._step import Step
-from hf_acpmbr.sampling._survivors import Survivors, among_top, on_host
+from hf_acpmbr.sampling.prefix_sharing.drawing import draw
+from hf_acpmbr.sampling.prefix_sharing.step import Step, Survivors, among_top, on_host
 from tests.models import tiny_model
 
 
@@ -93,7 +92,7 @@ def test_more_equal_tokens_than_could_reach_epsilon_are_all_drawn_on_an_accelera
 ) -> None:
     scores, uniforms = torch.zeros(2, 400), (np.arange(400) + 0.5) / 400
     assert among_top(Step(scores, scores, epsilon=0.02)) is None
-    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: False)
+    monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: False)
     monkeypatch.setattr(Step, "to", lambda step, device: _freed(step, monkeypatch))
     children = draw(Step(scores, scores, epsilon=0.02), np.repeat([0, 1], 400), np.tile(uniforms, 2))
     assert children.tokens.tolist() == [*range(400), *range(400)]
@@ -101,7 +100,7 @@ def test_more_equal_tokens_than_could_reach_epsilon_are_all_drawn_on_an_accelera
 
 
 def _freed(step: Step, monkeypatch: pytest.MonkeyPatch) -> Step:
-    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: True)
+    monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: True)
     return step
 
 
@@ -123,14 +122,14 @@ def test_wrong_values_name_the_field(field: str, value: float) -> None:
 def test_draw_inverts_the_cumulative_distribution_in_token_order(
     width: int, free: bool, epsilon: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_acpmbr.sampling._draw.reads_are_free", lambda device: free)
+    monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: free)
     q = np.zeros((2, width))  # wide: most tokens are cut; narrow: most survive
     q[0, [0, 2]], q[1, :2] = (0.25, 0.75), (0.5, 0.5)
     with np.errstate(divide="ignore"):
         scores = torch.tensor(np.log(q), dtype=torch.float32)
     rows, uniforms = np.array([0, 0, 0, 1, 1]), np.array([0.0, 0.24999, 0.25001, 0.49, np.nextafter(1, 0)])
     for entries in (1 << 22, 1):  # all rows at once, and row by row
-        monkeypatch.setattr("hf_acpmbr.sampling._draw._MAX_ENTRIES", entries)
+        monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing._MAX_ENTRIES", entries)
         children = draw(Step(torch.zeros(2, width), scores, epsilon=epsilon), rows, uniforms)
         assert children.parents.tolist() == [0, 0, 1, 1]
         assert children.tokens.tolist() == [0, 2, 0, 1]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...budget import Budget, Level, budget_each
-from ...checks import number, optional, several
+from ...config import nested, number, optional, setting, several
 from ...decision import Decision
-from ...stage import nested, setting
 from ...utilities import Utility
 from ..base import Decoder, Problem, Steps
 from ..exact import exact, exact_decision

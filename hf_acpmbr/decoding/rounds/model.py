@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...candidates import FloatArray, IntArray
-from ...checks import number
-from ...stage import Configured, setting
+from ...config import Configured, number, setting
 from .posterior import Beliefs
 from .reference_weights import Columns
 

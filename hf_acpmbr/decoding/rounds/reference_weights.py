@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...candidates import FloatArray, IntArray
-from ...checks import integer, number
-from ...stage import Configured, setting
+from ...config import Configured, integer, number, setting
 
 # More profile columns than this change nothing and cost time.
 _PROFILE = 64

@@ -10,9 +10,8 @@ import numpy as np
 
 from ...budget import Budget
 from ...candidates import FloatArray, IntArray
-from ...checks import integer, number
+from ...config import Configured, integer, number, setting
 from ...matrix import ObservedScores, Pairs
-from ...stage import Configured, setting
 from ...utilities import Ask
 from ..base import Problem, Steps, gains
 from .guide import Guide

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
-from ..matrix import ObservedScores, Pairs
+from ...candidates import FloatArray, IntArray
+from ...matrix import ObservedScores, Pairs
 
 _EM_STEPS = 10
 # The parts of a guide share a slope, a correlation and so N(0, 1) beforehand; each has a deviation of this variance.

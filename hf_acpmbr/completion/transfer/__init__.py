@@ -21,15 +21,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..candidates import FloatArray
-from ..checks import integer, number, optional
-from ..matrix import ObservedScores, Pairs
-from ..stage import Stage, setting
-from ._bilinear import Bilinear
-from ._calibration import Parts, calibrated
-from ._normal_equations import Observations
-from ._self_pairs import Split, mirrored, own_scores
-from .base import Completion, Factors, GuideMasks, GuideScores, Scores, as_guides, as_observed
+from ...candidates import FloatArray
+from ...config import integer, number, optional, setting
+from ...matrix import ObservedScores, Pairs
+from ..base import Completer, Completion, Factors
+from ..normal_equations import Observations
+from .bilinear import Bilinear
+from .calibration import Parts, calibrated
+from .self_pairs import Split, mirrored, own_scores
 
 # Variances are held at their start for some sweeps: learnt from the first one on, they would shrink away factors that
 # have not found their direction yet (without a guide 1.5 times the error at r=128, 1.2 times at r=32).
@@ -63,57 +62,39 @@ class TransferCompletion(Completion):
 
 
 @dataclass(frozen=True)
-class Transfer(Stage):
-    """Probabilistic multi-fidelity completion; no setting depends on the budget.
+class Transfer(Completer):
+    """Probabilistic multi-fidelity completion; no setting depends on the budget."""
 
-    Args:
-        rank: number of factors, for the guides and for the target. Those without support shrink away.
-        max_sweeps: at most so many sweeps for each matrix.
-        tolerance: stop when the noise variance changes by less than this share in a sweep.
-        seed: of the random starting factors; None takes that of the run.
-    """
-
-    rank: int = setting(8, integer(1))
-    max_sweeps: int = setting(30, integer(1))
-    tolerance: float = setting(2e-3, number(0))
-    seed: int | None = setting(None, optional(integer(0)))
+    rank: int = setting(
+        8,
+        integer(1),
+        help="number of factors, for the guides and for the target. Those without support shrink away.",
+    )
+    max_sweeps: int = setting(30, integer(1), help="at most this number of sweeps per matrix.")
+    tolerance: float = setting(
+        2e-3,
+        number(0),
+        help="stop when a sweep changes the noise variance by less than this share.",
+    )
+    seed: int | None = setting(
+        None,
+        optional(integer(0)),
+        help="of the random starting factors; None takes that of the run.",
+    )
 
     name: ClassVar[str] = "transfer"
     takes_guides: ClassVar[bool] = True
-
-    def complete(
-        self,
-        target_scores: Scores,
-        target_mask: npt.ArrayLike | None = None,
-        guide_scores: GuideScores = None,
-        guide_mask: GuideMasks = None,
-        init: Factors | None = None,
-        *,
-        row_features: npt.ArrayLike | None = None,
-    ) -> TransferCompletion:
-        """Complete the target's (N, M) scores from its own and the guides' observed entries.
-
-        Args:
-            target_scores: (N, M) with `target_mask`, or ObservedScores.
-            guide_scores: the same for a guide, or a list of guides, on any scale; None uses the target alone.
-            init: factors (U, V) to start the target from, (N, d) and (M, d).
-            row_features: (N,) or (N, F) numbers known of every candidate, such as its log-probability or its length.
-        """
-        target = as_observed(target_scores, target_mask, "target_scores")
-        return self.solve(target, as_guides(guide_scores, guide_mask, target.shape), row_features, init=init)
-
-    def check_guides(self, count: int) -> None:
-        """Any number of guides will do."""
+    takes_features: ClassVar[bool] = True
 
     def solve(
         self,
         target: ObservedScores,
         guides: Sequence[ObservedScores],
-        features: npt.ArrayLike | None = None,
+        features: FloatArray | None = None,
         seed: int = 0,
         init: Factors | None = None,
     ) -> TransferCompletion:
-        """The guides are fitted each on its own, then the target with their parts as prior means."""
+        """Fit each guide on its own, then the target with the guides' parts as prior means."""
         seed = seed if self.seed is None else self.seed
         start = _starting_columns(init, target.shape, self.rank)
         known = _features(features, target.shape[0])

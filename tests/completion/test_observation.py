@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from hf_acpmbr.observation import OBSERVATIONS, Budget, balanced, uniform
+from hf_acpmbr.budget import Budget
+from hf_acpmbr.completion.observation import Balanced, Uniform
+from hf_acpmbr.registry import OBSERVATIONS
 
 shapes = st.tuples(st.integers(1, 25), st.integers(1, 25))
 
@@ -16,7 +18,7 @@ shapes = st.tuples(st.integers(1, 25), st.integers(1, 25))
 @given(shapes, st.floats(0, 1), st.integers(0, 2**32))
 def test_balanced_plans_are_even_in_rows_and_columns(shape, share, seed):
     budget = max(1, round(share * shape[0] * shape[1]))
-    pairs = balanced(shape, budget, seed)
+    pairs = Balanced().mask(shape, budget, seed)
     assert len(pairs) == budget == len(set(pairs.flat.tolist()))
     assert np.ptp(np.bincount(pairs.rows, minlength=shape[0])) <= 1
     assert np.ptp(np.bincount(pairs.columns, minlength=shape[1])) <= 1
@@ -46,7 +48,7 @@ def test_every_pair_is_equally_likely(name, shape, budget):
 @pytest.mark.parametrize("shape", [(60, 60), (60, 50)])
 def test_rows_of_a_balanced_plan_do_not_share_their_columns_more_than_by_chance(shape):
     """A band of shifted rows is even too, but information crosses it only slowly."""
-    pairs = balanced(shape, 10 * shape[0], seed=1)
+    pairs = Balanced().mask(shape, 10 * shape[0], seed=1)
     mask = np.zeros(shape)
     mask[pairs.rows, pairs.columns] = 1
     overlap = (mask @ mask.T)[np.triu_indices(shape[0], 1)]
@@ -55,7 +57,7 @@ def test_rows_of_a_balanced_plan_do_not_share_their_columns_more_than_by_chance(
 
 def test_uniform_leaves_rows_empty_where_balanced_does_not():
     shape, budget = (1024, 1024), 2048
-    empty = {f.__name__: 1024 - len(np.unique(f(shape, budget, 0).rows)) for f in (uniform, balanced)}
+    empty = {o.name: 1024 - len(np.unique(o.mask(shape, budget, 0).rows)) for o in (Uniform(), Balanced())}
     assert 90 < empty["uniform"] < 190, "about 1024·e⁻² rows"
     assert empty["balanced"] == 0
 

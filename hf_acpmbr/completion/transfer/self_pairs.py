@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
-from ..matrix import ObservedScores, Pairs
+from ...candidates import FloatArray, IntArray
+from ...matrix import ObservedScores, Pairs
 
 _TWINS_NEEDED = 4
 _ROUNDING = 1e-3

@@ -1,7 +1,7 @@
 """One step of ancestral sampling for many prefixes at once, by inversion of the cumulative distribution.
 
-Rows × vocabulary is the largest array of a step, so it is read as few times as the settings allow: once, where nothing
-but ε and constant bans stand between the logits and the draw. What comes back from the device comes in one read.
+The logits are read as few times as the settings allow: once, if nothing but ε and constant bans stand between them and
+the draw. What comes back from the device comes in one read.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..candidates import FloatArray, IntArray
-from ._step import Step
-from ._survivors import Survivors, among_top, check_tops, on_host
+from ...candidates import FloatArray, IntArray
+from .step import Step, Survivors, among_top, check_tops, on_host
 
 _MAX_ENTRIES = 1 << 22  # of rows × vocabulary handled at once: 32 MB per float64 array, whatever the vocabulary
 

@@ -8,7 +8,7 @@ and with a ridge of its own for every factor; the variances are the expected squ
 scores do not support shrinks away ("Variational Bayesian Approach to Movie Rating Prediction", Lim & Teh 2007).
 
 Rows are kept as (a_i, u_i, 1) and columns as (1, v_j, c_j): their inner product is the whole prediction. The long axis
-comes last, (d+2, N), as in `_normal_equations`.
+comes last, (d+2, N), as in `normal_equations`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ..candidates import FloatArray, IntArray
-from ._normal_equations import DenseSums, Observations, SparseSums
+from ...candidates import FloatArray, IntArray
+from ..normal_equations import DenseSums, Observations, SparseSums
 
 _CHUNK = 2**18
 _INVERSE_CHUNK = 256

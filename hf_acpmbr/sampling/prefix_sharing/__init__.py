@@ -16,15 +16,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..candidates import FloatArray, IntArray
-from ._cache import PrefixCache
-from ._draw import draw
-from ._forward import Forward
-from ._prefixes import Finished, Prefixes
-from ._step import Scoring
-from ._stopping import Stopping
-from .base import DrawingSampler, Request, Samples, eos_ids
-from .randomness import UniformStream
+from ...candidates import FloatArray, IntArray
+from ...config import integer
+from ..base import DrawingSampler, Request, Samples, eos_ids
+from ..randomness import UniformStream
+from .drawing import draw
+from .forward import Forward, PrefixCache
+from .prefixes import Finished, Prefixes, Stopping
+from .step import Scoring
 
 # From this many prefixes on, a source of an encoder-decoder model is decoded on its own: its cross-attention keys and
 # values are then shared by a view, where rows of several sources would have to gather them anew at every step.
@@ -58,9 +57,8 @@ class PrefixSharing(DrawingSampler):
 
     @torch.no_grad()
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """n samples for each of the S sources of the request."""
-        if n < 1:
-            raise ValueError(f"the number of samples must be at least 1, got {n}")
+        """Draw n samples for each of the S sources of the request."""
+        integer(1)("the number of samples", n)
         run = _Run(self, request, n, seed)
         waiting = run.start()
         while waiting:

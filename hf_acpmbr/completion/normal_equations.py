@@ -18,10 +18,9 @@ from ..candidates import IntArray
 from ..matrix import ObservedScores
 from .base import Floats
 
-# Where the dense product overtakes the sparse one, measured; above the size limit memory decides for the sparse one.
-_DENSE_FROM = 0.12
-_DENSE_BYTES = 128 * 2**20
-_SOLVE_ELEMENTS = 2**17
+_DENSE_FROM = 0.12  # share of observed pairs from which the dense product is faster than the sparse one, measured
+_DENSE_BYTES = 128 * 2**20  # a larger dense matrix is not worth its memory, whatever the share
+_SOLVE_ELEMENTS = 2**17  # of the packed systems solved at a time, so that a piece stays in the processor's cache
 
 
 class SparseSums:

@@ -1,0 +1,189 @@
+"""Candidates from transformers' own decoding loops: plain sampling in chunks of rows, and beam search."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from transformers import LogitsProcessorList
+
+from ..candidates import FloatArray, TokenIds
+from ..config import flag, integer, nested, number, setting
+from .base import DrawingSampler, Request, Sampler, Samples, eos_ids
+from .generation_mixin import run_loop
+from .processors import for_source
+from .randomness import derived_seed
+from .truncation import Truncation
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+# What a GenerationConfig says about how candidates come about.
+_SAMPLING = ("epsilon_cutoff", "temperature", "top_k", "top_p", "min_p", "typical_p", "eta_cutoff")
+_SEARCH = ("num_beams", "do_sample", "length_penalty", "early_stopping")
+
+
+@dataclass(frozen=True)
+class Chunked(DrawingSampler):
+    """Transformers' own sampling loop, one source and `max_rows` rows at a time.
+
+    Each chunk has its own seed, so `max_rows` changes which samples come, as the seed does. The seed together with a
+    source's key fixes the source's samples, whatever else is in the batch.
+    """
+
+    max_rows: int = setting(128, integer(1), help="at most this number of rows in one forward pass.")
+
+    name: ClassVar[str] = "chunked"
+
+    @torch.no_grad()
+    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
+        """Draw n samples for each of the S sources of the request."""
+        integer(1)("the number of samples", n)
+        return [collect(list(self._chunks(request, k, n, seed)), request) for k in range(len(request.keys))]
+
+    def _chunks(self, request: Request, source: int, n: int, seed: int) -> Iterator[Chunk]:
+        config = copy.deepcopy(request.generation_config)
+        config.do_sample, config.return_dict_in_generate = True, False
+        warpers = self.truncation.warpers(str(request.input_ids.device))
+        for start in range(0, n, self.max_rows):
+            rows = min(self.max_rows, n - start)
+            raw, drawn = Tap(), Tap()
+            processors = LogitsProcessorList([raw, *for_source(request, source, rows), *warpers, drawn])
+            drawn_by = derived_seed(seed, request.keys[source], start)
+            sequences = run_loop("_sample", request, source, rows, config, processors, drawn_by)
+            yield Chunk(sequences, raw.chosen(sequences), drawn.chosen(sequences), rows * raw.steps)
+
+
+def _stopping(name: str, value: object) -> bool | str:
+    if value == "never":
+        return "never"
+    return flag(name, value)
+
+
+@dataclass(frozen=True)
+class BeamSearch(Sampler):
+    """The min(n, num_beams) best beams of every source, each counted once."""
+
+    num_beams: int = setting(5, integer(2), help="number of beams, at least 2.")
+    do_sample: bool = setting(False, flag, help="draw the beams' next tokens instead of taking the best.")
+    length_penalty: float = setting(1.0, number(), help="as in GenerationConfig.")
+    early_stopping: bool | str = nested(_stopping, lambda: False, help="as in GenerationConfig.")
+    truncation: Truncation = nested(
+        Truncation.check,
+        lambda: Truncation(epsilon=0.0),
+        help="the sampling distribution, with do_sample.",
+    )
+
+    name: ClassVar[str] = "beam-search"
+
+    @torch.no_grad()
+    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
+        """Search n beams, at most `num_beams`, for each of the S sources of the request."""
+        integer(1)("the number of samples", n)
+        return [collect([self._beams(request, k, n, seed)], request) for k in range(len(request.keys))]
+
+    def _beams(self, request: Request, source: int, n: int, seed: int) -> Chunk:
+        config = copy.deepcopy(request.generation_config)
+        config.return_dict_in_generate, config.num_return_sequences = False, min(n, self.num_beams)
+        for name in _SEARCH:
+            setattr(config, name, getattr(self, name))
+        processors = for_source(request, source, self.num_beams)
+        if self.do_sample:
+            processors.extend(self.truncation.warpers(str(request.input_ids.device)))
+        taps = Tap()
+        processors.append(taps)
+        drawn_by = derived_seed(seed, request.keys[source], 0)
+        sequences = run_loop("_beam_search", request, source, self.num_beams, config, processors, drawn_by)
+        return Chunk(sequences, None, None, self.num_beams * taps.steps)
+
+
+def sampler_settings(config: GenerationConfig) -> dict[str, object]:
+    """Return the sampler that a GenerationConfig asks for, as {"name": ..., settings}; "auto" unless num_beams > 1.
+
+    Raises:
+        ValueError: for a field that is not about how candidates come about, and would be ignored.
+    """
+    given = {key: value for key, value in config.to_diff_dict().items() if value is not None}
+    if foreign := sorted(set(given) - {*_SAMPLING, *_SEARCH, "transformers_version"}):
+        raise ValueError(
+            f"{', '.join(foreign)} in a sampler's GenerationConfig would be ignored: it says how candidates come about "
+            f"({', '.join([*_SAMPLING, *_SEARCH])}); give the rest to model.generate, or generate the candidates "
+            "elsewhere and pass them to rerank()"
+        )
+    truncation = Truncation.from_generation_config(config)
+    if (config.num_beams or 1) > 1:
+        return {"name": "beam-search", **{key: given[key] for key in _SEARCH if key in given}, "truncation": truncation}
+    if idle := [key for key in ("length_penalty", "early_stopping") if key in given]:
+        raise ValueError(f"{', '.join(idle)} in a sampler's GenerationConfig has no effect without num_beams > 1")
+    return {"name": "auto", "truncation": truncation}
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """(k, P + T) sequences, (k, T) log-probabilities of their tokens where recorded, and the model rows spent."""
+
+    sequences: torch.Tensor
+    logprobs: FloatArray | None
+    sampling_logprobs: FloatArray | None
+    model_rows: int
+
+
+class Tap:
+    """A logits processor that changes nothing and notes the log-probability of each token that was taken next."""
+
+    def __init__(self) -> None:
+        self._pending: torch.Tensor | None = None
+        self._taken: list[torch.Tensor] = []
+        self.steps = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._take(input_ids[:, -1])
+        self._pending = scores.float().log_softmax(dim=-1)
+        self.steps += 1
+        return scores
+
+    def chosen(self, sequences: torch.Tensor) -> FloatArray:
+        """(k, T) for the finished sequences."""
+        self._take(sequences[:, -1])
+        return torch.stack(self._taken, dim=1).double().cpu().numpy()
+
+    def _take(self, tokens: torch.Tensor) -> None:
+        if self._pending is not None:
+            self._taken.append(self._pending.gather(1, tokens[:, None]).squeeze(1))
+            self._pending = None
+
+
+def collect(chunks: list[Chunk], request: Request) -> Samples:
+    """Count the distinct sequences of one source's chunks."""
+    counts: dict[TokenIds, int] = {}
+    totals: list[tuple[float, float]] = []
+    eos, prompt = eos_ids(request.generation_config), request.input_ids.shape[1]
+    recorded = chunks[0].logprobs is not None
+    for chunk in chunks:
+        lengths = _lengths(chunk.sequences, prompt, request)
+        for row, tokens in enumerate(chunk.sequences[:, prompt:].tolist()):
+            ids = tuple(tokens[: lengths[row]])
+            if ids not in counts and chunk.logprobs is not None and chunk.sampling_logprobs is not None:
+                both = chunk.logprobs[row], chunk.sampling_logprobs[row]
+                totals.append((float(both[0][: len(ids)].sum()), float(both[1][: len(ids)].sum())))
+            counts[ids] = counts.get(ids, 0) + 1
+    return Samples(
+        token_ids=tuple(counts),
+        counts=np.fromiter(counts.values(), dtype=np.int64),
+        logprobs=np.array([total[0] for total in totals]) if recorded else None,
+        sampling_logprobs=np.array([total[1] for total in totals]) if recorded else None,
+        finished=np.array([ids[-1] in eos for ids in counts], dtype=np.bool_),
+        model_rows=sum(chunk.model_rows for chunk in chunks),
+    )
+
+
+def _lengths(sequences: torch.Tensor, prompt: int, request: Request) -> list[int]:
+    """New tokens of each row, up to the first at which a stopping criterion holds; what follows is padding."""
+    lengths = torch.full((len(sequences),), sequences.shape[1] - prompt, device=sequences.device)
+    for new in range(sequences.shape[1] - prompt, 0, -1):
+        lengths[request.stopping_criteria(sequences[:, : prompt + new], None)] = new
+    return [int(length) for length in lengths]
