@@ -68,7 +68,7 @@ ASSETS = {
     "pools_fr-en": Asset(
         "pools_fr-en/*.npz",
         "the same as matrices/, with texts and log-probabilities",
-        "as for matrices/; `python -m evaluation.benchmarks.embedded_matrices` makes them with the embedded models",
+        "as for matrices/; `python -m evaluation.benchmarks.matrices` makes them with the embedded models",
     ),
 }
 ATTRIBUTIONS = {

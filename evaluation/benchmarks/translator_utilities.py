@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from evaluation.training.bitext import Model, Tokenizer, encode, pad_rows
 from evaluation.training.trainer import length_batches
-from evaluation.training.translation import mean_log_likelihoods
+from evaluation.training.translation import Model, Tokenizer, encode, mean_log_likelihoods, pad_rows
 from hf_acpmbr.signature import model_signature
 from hf_acpmbr.utilities import Statistics, Utility
 from hf_acpmbr.utilities.base import Kernel, TextTable

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from evaluation.benchmarks.decoders_picture import COLOURS, MARKERS
+from evaluation.benchmarks.decoders import COLOURS, MARKERS
 from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
 from evaluation.benchmarks.peers import ROOT, THREADS, Missing, peer_python
 from hf_acpmbr import ACPMBR

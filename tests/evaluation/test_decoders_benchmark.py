@@ -12,7 +12,7 @@ import pytest
 
 from evaluation.benchmarks import decoders, peers, peers_worker
 from evaluation.benchmarks.candidate_lists import BUILT_IN, candidate_lists, word_graph_samples
-from evaluation.benchmarks.decoder_sets import SENTENCES, sampled
+from evaluation.benchmarks.decoders import SENTENCES, sampled
 from hf_acpmbr import load_utility
 from hf_acpmbr.decoding import MAP
 

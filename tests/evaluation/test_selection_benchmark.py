@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from evaluation.benchmarks import bayesian, selection
+from evaluation.benchmarks import selection
 from evaluation.benchmarks.matrices import made_up
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import RoundsMBR
@@ -53,10 +53,10 @@ def test_exact_mbr_loses_nothing_and_a_random_choice_does():
 def test_bayesian_optimisation_with_the_target_as_its_proxy_finds_the_best_of_its_columns():
     target = made_up(size=24)[0].target
     weights = np.full(24, 1 / 24)
-    chosen, calls, proxy_calls = bayesian.choose(target, target, weights, 24 * 24, 0)
+    chosen, calls, proxy_calls = selection.bayesian(target, target, weights, 24 * 24, 0)
     assert chosen == int(np.argmax(target.mean(axis=1)))
     assert calls == proxy_calls == 24 * 24
-    assert bayesian.choose(target, target, weights, 100, 0)[1] <= 100
+    assert selection.bayesian(target, target, weights, 100, 0)[1] <= 100
 
 
 def test_a_random_guide_keeps_the_scores_and_loses_the_candidates():
