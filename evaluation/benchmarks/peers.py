@@ -39,34 +39,33 @@ class Missing(Exception):
 
 
 def peer_python(folder: Path) -> Path:
-    """The Python of the peer's environment, which is made if it is not there."""
+    """Return the Python of the peer's environment, which is made if it does not exist."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-    if subprocess.run([python, "-c", "import mbrs"], capture_output=True).returncode:
+
+    def failure(*arguments: str) -> str | None:
+        done = subprocess.run([python, *arguments], capture_output=True, text=True)
+        return (done.stderr.strip() or "no message").splitlines()[-1] if done.returncode else None
+
+    if failure("-c", "import mbrs"):
         torch = f"torch=={importlib.metadata.version('torch').split('+')[0]}"  # the same for both
-        install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", torch, *PEER]
-        done = subprocess.run(install, capture_output=True, text=True)
-        if done.returncode:
-            reason = (done.stderr.strip() or "pip failed").splitlines()[-1]
+        if reason := failure("-m", "pip", "install", "--quiet", torch, *PEER):
             raise Missing(f"pip could not install {' '.join(PEER)}: {reason}")
-        done = subprocess.run([python, "-c", "import mbrs"], capture_output=True, text=True)
-        if done.returncode:
-            raise Missing(f"mbrs was installed but does not import: {done.stderr.strip().splitlines()[-1]}")
+        if reason := failure("-c", "import mbrs"):
+            raise Missing(f"mbrs was installed but does not import: {reason}")
     return python
 
 
 def make_tasks(lists: int, count: int, repeats: int, data: str | None) -> list[Task]:
-    """What both libraries do."""
+    """List what both libraries do."""
     tasks: list[Task] = [
         {"name": f"ALS, N={count}, r={rate}, 30 sweeps", "kind": "als", "n": count, "rate": rate, "sweeps": 30}
         for rate in (16, 512)
     ]
     drawn = candidate_lists(lists, count, data=data)
-    unique = max((list(dict.fromkeys(entry.texts)) for entry in candidate_lists(8, 4 * count, data=data)), key=len)[
-        :count
-    ]
-    for k, texts in enumerate([*(entry.texts for entry in drawn), unique]):
+    unique = max((list(dict.fromkeys(entry.texts)) for entry in candidate_lists(8, 4 * count, data=data)), key=len)
+    for k, texts in enumerate([*(entry.texts for entry in drawn), unique[:count]]):
         label = f"{len(texts)} samples, {len(set(texts))} unique"
         chrf: Task = {"metric": "chrf", "fast": True, "texts": texts}
         tasks.append({"name": f"chrF MBR, {label}", "kind": "mbr", **chrf})
@@ -79,9 +78,8 @@ def make_tasks(lists: int, count: int, repeats: int, data: str | None) -> list[T
             ]
     few = drawn[0].texts[:128]
     label = f"{len(few)} samples, {len(set(few))} unique"
-    tasks.append(
-        {"name": f"chrF MBR, {label}, sacrebleu", "kind": "mbr", "metric": "chrf", "fast": False, "texts": few}
-    )
+    by_sacrebleu: Task = {"kind": "mbr", "metric": "chrf", "fast": False, "texts": few}
+    tasks.append({"name": f"chrF MBR, {label}, sacrebleu", **by_sacrebleu})
     tasks.append({"name": f"BLEU MBR, {label}", "kind": "mbr", "metric": "bleu", "texts": few})
     return [{"repeats": repeats, **task} for task in tasks]
 
@@ -96,14 +94,14 @@ def run(python: Path | str, library: str, tasks: list[Task], folder: Path) -> li
 
 
 def peer_calls(task: Task) -> int | None:
-    """mbrs scores every drawn pair, or one in r of them; what pruning scores it does not say."""
+    """Count what mbrs scores: each drawn pair, or one in r of them; of pruning it does not say."""
     if task["kind"] not in ("mbr", "pmbr"):
         return None
     return -(-(len(task["texts"]) ** 2) // int(task.get("rate", 1)))
 
 
 def agreement(task: Task, ours: Answer, peer: Answer) -> str:
-    """Same decision where the method is the same; else what full MBR thinks of the two choices."""
+    """Compare decisions if the methods are the same; otherwise say what each choice loses against full MBR."""
     if task["kind"] == "als":
         gap = np.abs(np.array(ours["expected"]) - np.array(peer["expected"])).max()
         return f"expected utilities equal to {gap:.0e}"
@@ -117,12 +115,13 @@ def agreement(task: Task, ours: Answer, peer: Answer) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", type=Path, default=ROOT / "build" / "peers", help="of mbrs; made if missing")
+    parser.add_argument(
+        "--environment", type=Path, default=ROOT / "build" / "peers", help="folder of mbrs's environment"
+    )
     parser.add_argument("--data", help=DATA_OR_BUILTIN_HELP)
-    parser.add_argument("--lists", type=int, default=3, help="candidate lists with duplicates (3)")
-    parser.add_argument("--candidates", type=int, default=1024, help="samples in each (1024)")
-    parser.add_argument("--repeats", type=int, default=2, help="the best counts (2)")
-    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    parser.add_argument("--lists", type=int, default=3, help="candidate lists with duplicates (default: 3)")
+    parser.add_argument("--candidates", type=int, default=1024, help="samples per list (default: 1024)")
+    parser.add_argument("--repeats", type=int, default=2, help="the best one counts (default: 2)")
     arguments = parser.parse_args()
     tasks = make_tasks(arguments.lists, arguments.candidates, arguments.repeats, arguments.data)
     try:
@@ -135,19 +134,12 @@ def main() -> None:
         peer = run(python, "mbrs", tasks, Path(folder))
     print(f"CPU seconds, one thread, best of {arguments.repeats}; calls: pairs scored")
     print(f"{'work':<52} {'mbrs':>8} {'ours':>8} {'ratio':>7} {'mbrs calls':>11} {'ours':>9}  agreement")
-    rows = []
     for task, a, b in zip(tasks, ours, peer, strict=True):
-        ratio, note = b["cpu"] / a["cpu"], agreement(task, a, b)
-        calls = [peer_calls(task), a.get("calls")]
-        shown = [f"{value:,}" if value is not None else "" for value in calls]
-        print(
-            f"{task['name']:<52} {b['cpu']:>8.3f} {a['cpu']:>8.3f} {ratio:>6.1f}× {shown[0]:>11} {shown[1]:>9}  {note}"
-        )
-        rows.append({"work": task["name"], "mbrs": b["cpu"], "ours": a["cpu"], "ratio": ratio, "agreement": note})
+        calls = [f"{value:,}" if value is not None else "" for value in (peer_calls(task), a.get("calls"))]
+        seconds = f"{b['cpu']:>8.3f} {a['cpu']:>8.3f} {b['cpu'] / a['cpu']:>6.1f}×"
+        print(f"{task['name']:<52} {seconds} {calls[0]:>11} {calls[1]:>9}  {agreement(task, a, b)}")
     slower = [task["name"] for task, a, b in zip(tasks, ours, peer, strict=True) if b["cpu"] < a["cpu"]]
     print(f"slower than mbrs on: {', '.join(slower) if slower else 'nothing'}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Stages:
 
 
 def measure(lines: Sequence[str], mbr: ACPMBR, count: int) -> Stages:
-    """The stages for N = `count`; the sampler is run apart from `mbr`, which chooses among what it drew."""
+    """Measure the stages for N = `count`; the sampler runs apart from `mbr`, which chooses among what it drew."""
     model, tokenizer, generate = load_model("embedded", source_language="en", target_language="de", device="cpu")
     sampler = ACPMBR(tokenizer, decoder="map", num_candidates=count)
     with ForwardTime(model) as forward:
@@ -76,7 +76,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, nargs="+", default=[64, 256, 1024], help="N")
     parser.add_argument("--recipe", default="auto")
-    parser.add_argument("--sources", type=int, default=len(LINES), help="how many of the built-in sentences")
+    parser.add_argument("--sources", type=int, default=len(LINES), help="number of built-in sentences")
     args = parser.parse_args(given)
     torch.set_num_threads(1)
     mbr = ACPMBR(target="embedded", distilled="embedded-d1", recipe=args.recipe)

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import sem
 
 from evaluation.benchmarks import selection
 from evaluation.benchmarks.matrices import made_up
@@ -33,6 +34,26 @@ def test_every_method_on_small_matrices(tmp_path, monkeypatch):
     assert all(name in text for name in (*selection.DECODERS, "pruning", "bayesian", "max_regret", "distilled-mbr"))
     selection.picture(again, {cases[0].name}, tmp_path / "selection.png")
     assert (tmp_path / "selection.png").stat().st_size > 1000
+
+
+def test_the_table_s_intervals_are_those_of_the_means_over_sources():
+    draw = np.random.default_rng(0)
+    names = [f"source {k}" for k in range(9)]
+    regrets = {method: draw.uniform(size=(9, 2)) for method in ("rounds", "halving")}
+    results = {
+        f"{method}|1|none|{name}|{seed}": {"regret": values[k, seed], "target": 1.0, "guide": 0.0, "cpu": 0.0}
+        for method, values in regrets.items()
+        for k, name in enumerate(names)
+        for seed in range(2)
+    }
+
+    def interval(values):
+        return f"{values.mean():.3f} ± {1.96 * sem(values):.3f}"
+
+    line = next(line for line in selection.table(results, set(names)).splitlines() if line.startswith("halving"))
+    rounds, halving = (regrets[method].mean(1) for method in ("rounds", "halving"))
+    assert interval(halving) in line
+    assert interval(halving - rounds) in line
 
 
 def test_only_the_methods_asked_for_are_measured(tmp_path):
