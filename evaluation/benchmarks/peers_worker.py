@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,30 +23,10 @@ if TYPE_CHECKING:
     from hf_acpmbr.decoding import Decoder
 
 
-class Task(TypedDict, total=False):
-    """What both libraries do: an ALS of n × n scores, or a decision among texts."""
-
-    name: str
-    kind: str
-    repeats: int
-    n: int
-    rate: int
-    sweeps: int
-    metric: str
-    fast: bool
-    texts: list[str]
-
-
-class Answer(TypedDict, total=False):
-    """What came out, and the lowest CPU seconds."""
-
-    expected: list[float]
-    text: str
-    score: float
-    calls: int
-    cpu: float
-
-
+# What both libraries do, with a name, a kind and repeats: an ALS of n × n scores (n, rate, sweeps), or a decision among
+# texts (metric, fast, texts, maybe rate). Answers hold what came out and the lowest CPU seconds.
+Task = dict[str, Any]
+Answer = dict[str, Any]
 Work = Callable[[], Answer]
 
 
