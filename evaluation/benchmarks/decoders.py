@@ -241,7 +241,7 @@ def benchmark(cases: CaseSet, seeds: int) -> tuple[list[Row], dict[str, str]]:
     for family, setting, decoder in methods():
         reason = obstacle(decoder, cases)
         if reason is None:
-            rows.append(Row(family, setting, **measure(decoder, cases, seeds)))
+            rows.append(Row(family, setting, front=False, **measure(decoder, cases, seeds)))
         else:
             left_out[family] = reason
     return mark_front(rows), left_out

@@ -17,6 +17,7 @@ from hf_acpmbr.matrix import Pairs
 from hf_acpmbr.utilities import Utility
 
 Floats = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.floating]
 T = TypeVar("T")
 
 
@@ -36,12 +37,7 @@ def regret(expected: Floats, chosen: int, *, higher_is_better: bool = True, scal
 
 
 def squared_error(
-    matrix: npt.NDArray[np.floating],
-    truth: npt.NDArray[np.floating],
-    weights: Floats | None = None,
-    *,
-    scale: float = 1.0,
-    truth_scale: float = 1.0,
+    matrix: Matrix, truth: Matrix, weights: Floats | None = None, *, scale: float = 1.0, truth_scale: float = 1.0
 ) -> float:
     """Return the mean squared error on a 0–100 scale.
 

@@ -17,7 +17,7 @@ import multiprocessing
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -68,8 +68,8 @@ class Row:
     plain_rows: int
     shared_rows: int
     plain_seconds: float
-    shared_seconds: float
     plain_megabytes: float
+    shared_seconds: float
     shared_megabytes: float
     over_forward: float
 
@@ -85,17 +85,10 @@ class Row:
 def synthetic_model(vocabulary: int, size: int, layers: int) -> M2M100ForConditionalGeneration:
     """Make random weights in a real architecture; dropout off."""
     torch.manual_seed(0)
+    each = {"layers": layers, "attention_heads": size // 64, "ffn_dim": 4 * size}
+    sides: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in each.items()}
     config = M2M100Config(
-        vocab_size=vocabulary,
-        d_model=size,
-        encoder_layers=layers,
-        decoder_layers=layers,
-        encoder_attention_heads=size // 64,
-        decoder_attention_heads=size // 64,
-        encoder_ffn_dim=4 * size,
-        decoder_ffn_dim=4 * size,
-        tie_word_embeddings=False,
-        max_position_embeddings=256,
+        vocab_size=vocabulary, d_model=size, tie_word_embeddings=False, max_position_embeddings=256, **sides
     )
     model = M2M100ForConditionalGeneration(config)
     model.eval()
@@ -194,20 +187,10 @@ def apart(work: Callable[[], T]) -> tuple[T, float, float]:
 def compare(case: str, task: Task) -> Row:
     """Measure and print both ways on the same inputs, after a short draw that loads what is loaded at first use."""
     shared(dataclasses.replace(task, n=2))
-    (drawn, over_forward), shared_seconds, shared_memory = apart(lambda: shared(task))
-    plain_rows, plain_seconds, plain_memory = apart(lambda: plain(task))
-    row = Row(
-        case=case,
-        nats_per_token=entropy(drawn),
-        unique=float(np.mean([len(samples) for samples in drawn])),
-        plain_rows=plain_rows,
-        shared_rows=sum(samples.model_rows for samples in drawn),
-        plain_seconds=plain_seconds,
-        shared_seconds=shared_seconds,
-        plain_megabytes=plain_memory,
-        shared_megabytes=shared_memory,
-        over_forward=over_forward,
-    )
+    (drawn, over_forward), *by_sharing = apart(lambda: shared(task))
+    plain_rows, *usual = apart(lambda: plain(task))
+    unique, shared_rows = np.mean([len(samples) for samples in drawn]), sum(samples.model_rows for samples in drawn)
+    row = Row(case, entropy(drawn), float(unique), plain_rows, shared_rows, *usual, *by_sharing, over_forward)
     print(row, flush=True)
     return row
 

@@ -121,8 +121,8 @@ def write_encoder(folder: Path, texts: Sequence[str]) -> None:
     numbers = {word: number for number, word in enumerate(dict.fromkeys(vocabulary))}
     BertTokenizer(vocab=numbers, model_max_length=512).save_pretrained(folder)
     torch.manual_seed(0)
-    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-    BertModel(BertConfig(vocab_size=len(numbers), **sizes)).save_pretrained(folder)
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    BertModel(BertConfig.from_dict({"vocab_size": len(numbers), **shape})).save_pretrained(folder)
 
 
 def bertscore_loop(

@@ -61,15 +61,8 @@ def measure(lines: Sequence[str], mbr: ACPMBR, count: int) -> Stages:
     with ForwardTime(*(utility.network for utility in used)) as inside:
         scoring, decisions = cpu_seconds(lambda: [mbr.rerank(pool) for pool in pools])
     n = len(lines)
-    return Stages(
-        count=count,
-        unique=sum(len(pool) for pool in pools) / n,
-        pairs=sum(decision.total_calls for decision in decisions) / n,
-        sampling=sampling / n,
-        sampling_share=forward.seconds / sampling,
-        scoring=scoring / n,
-        scoring_share=inside.seconds / scoring,
-    )
+    work = sum(len(pool) for pool in pools) / n, sum(decision.total_calls for decision in decisions) / n
+    return Stages(count, *work, sampling / n, forward.seconds / sampling, scoring / n, inside.seconds / scoring)
 
 
 def main(given: Sequence[str] | None = None) -> None:

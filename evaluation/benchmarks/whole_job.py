@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -120,7 +121,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6.2, 4.2), layout="constrained")
     for k, library in enumerate(dict.fromkeys(row.library for row in rows)):
         own = [row for row in rows if row.library == library]
-        counts, look = [row.count for row in own], {"color": COLOURS[k], "marker": MARKERS[k]}
+        counts = [row.count for row in own]
+        look: dict[str, Any] = {"color": COLOURS[k], "marker": MARKERS[k]}
         axes.plot(counts, [row.whole for row in own], "-", label=f"{library}, whole job", **look)
         axes.plot(counts, [row.generation for row in own], ":", label=f"{library}, generation alone", **look)
     counts = sorted({row.count for row in rows})

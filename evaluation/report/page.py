@@ -132,9 +132,9 @@ def _scrolled(table: Layout) -> str:
 
 def _figures(results: Results) -> list[str]:
     parts = []
+    drawings = [(name, svg(figure)) for name, figure in figures(results)]  # in their style, with ids that repeat
     # What the key result is about comes first: error or quality by cost.
-    for name, figure in sorted(figures(results), key=lambda found: found[0] == "mse_by_gamma"):
-        drawing = svg(figure)
+    for name, drawing in sorted(drawings, key=lambda found: found[0] == "mse_by_gamma"):
         # All figures number their parts alike; inside one page the names must differ.
         for before in ('id="', 'href="#', "url(#"):
             drawing = drawing.replace(before, f"{before}{results.pair}-{name}-")

@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import sacrebleu
 import torch
@@ -32,25 +33,21 @@ from evaluation.training.translation import (
 
 
 def build_model(tokenizer: Tokenizer, args: argparse.Namespace) -> Model:
+    each = {"ffn_dim": args.feed_forward, "attention_heads": args.heads, "layerdrop": 0.0}
+    sides: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in each.items()}
+    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = M2M100Config(
         vocab_size=args.vocabulary,
         max_position_embeddings=256,
         d_model=args.width,
         encoder_layers=args.encoder_layers,
         decoder_layers=args.decoder_layers,
-        encoder_ffn_dim=args.feed_forward,
-        decoder_ffn_dim=args.feed_forward,
-        encoder_attention_heads=args.heads,
-        decoder_attention_heads=args.heads,
         dropout=args.dropout,
         attention_dropout=0.0,
-        encoder_layerdrop=0.0,
-        decoder_layerdrop=0.0,
         init_std=args.width**-0.5,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.eos_token_id,
+        **sides,
+        **special,
     )
     # For about twenty pieces plain products are faster than fused attention, in the backward pass above all.
     config._attn_implementation = "eager"

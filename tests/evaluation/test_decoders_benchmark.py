@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import sem
 
-from evaluation.benchmarks import decoders, peers, peers_worker
+from evaluation.benchmarks import decoders, peers
 from evaluation.benchmarks.candidate_lists import BUILT_IN, candidate_lists, word_graph_samples
 from evaluation.benchmarks.decoders import SENTENCES, sampled
 from hf_acpmbr import load_utility
@@ -103,8 +103,8 @@ def test_our_part_of_the_comparison(tmp_path, monkeypatch):
     ]
     request, answer = tmp_path / "request.json", tmp_path / "answer.json"
     request.write_text(json.dumps(tasks), encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["worker", "hf_acpmbr", str(request), str(answer)])
-    peers_worker.main()
+    monkeypatch.setattr(sys, "argv", ["peers", "--worker", "hf_acpmbr", str(request), str(answer)])
+    peers.main()
     results = json.loads(answer.read_text(encoding="utf-8"))
     assert np.isfinite(results[0]["expected"]).all()
     assert all(result["text"] in texts and result["cpu"] >= 0 for result in results[1:])

@@ -361,6 +361,8 @@ def test_tables_figures_and_report_are_made(copy):
     for name in ("table", "significance"):
         for extension in ("txt", "md", "tex", "csv"):
             assert (folder / f"{name}.en-de.{extension}").stat().st_size > 100
+    again = write_report(folder, folder / "again" / "report.html")
+    assert again.read_bytes() == report.read_bytes(), "figures of one run have the same ids each time"
     made = draw(results, folder / "figures", ["svg", "png"])
     assert len(made) == 6
     for figure in made:
