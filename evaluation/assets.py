@@ -1,6 +1,6 @@
 """Where data lies: a folder given as an argument, else the one that ACPMBR_DATA names, else what is built in, by name.
 
-This is the only file that knows. What is missing is an error that says how to get it; nothing takes its place.
+Only this file knows. Missing data is an error that says how to get it; nothing takes its place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "ACPMBR_DATA"
 BUILTIN = "builtin"
 BUILTIN_SENTENCES = Path(__file__).resolve().with_name("builtin.en-de.jsonl")
 DATA_HELP = f"folder of real data, laid out as evaluation/README.md says (default: the variable {VARIABLE})"
-DATA_OR_BUILTIN_HELP = f"{DATA_HELP}, or '{BUILTIN}' for what is made up by this project"
+DATA_OR_BUILTIN_HELP = f"{DATA_HELP}, or '{BUILTIN}' for data made up by this project"
 
 
 class MissingData(FileNotFoundError):
@@ -68,7 +68,7 @@ ASSETS = {
     "pools_fr-en": Asset(
         "pools_fr-en/*.npz",
         "the same as matrices/, with texts and log-probabilities",
-        "as for matrices/; `python -m evaluation.benchmarks.embedded_matrices` makes them with the embedded models",
+        "as for matrices/; `python -m evaluation.benchmarks.matrices` makes them with the embedded models",
     ),
 }
 ATTRIBUTIONS = {
@@ -78,7 +78,7 @@ ATTRIBUTIONS = {
 
 
 def data_folder(given: str | Path | None = None) -> Path | None:
-    """The folder of real data: the argument, else ACPMBR_DATA, else None."""
+    """Return the folder of real data: the argument, else ACPMBR_DATA, else None."""
     chosen = given or os.environ.get(VARIABLE)
     if not chosen:
         return None
@@ -88,7 +88,7 @@ def data_folder(given: str | Path | None = None) -> Path | None:
 
 
 def find(kind: str, name: str, given: str | Path | None = None) -> Path:
-    """A file of the data folder (a pattern's folder, for `matrices`), or an error that says how to get it."""
+    """Find a file of the data folder (a pattern's folder, for `matrices`), or fail and say how to get it."""
     asset, folder = ASSETS[kind], data_folder(given)
     if folder is None:
         where = f"{kind} data is needed, and no data folder is known: set {VARIABLE} or pass its argument"
@@ -101,12 +101,12 @@ def find(kind: str, name: str, given: str | Path | None = None) -> Path:
 
 
 def attribution(name: str) -> str:
-    """Whose sentences a data set has."""
+    """Say whose sentences a data set has."""
     return ATTRIBUTIONS.get(name, f"Sources and references: {name}.")
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL(.gz) file."""
+    """Yield the objects of a JSONL(.gz) file."""
     with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():

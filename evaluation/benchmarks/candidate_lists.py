@@ -36,7 +36,7 @@ class CandidateList:
 
 
 def word_graph_samples(outputs: list[str], count: int, seed: int, context: int = 2) -> tuple[list[str], list[float]]:
-    """`count` samples from the word graph of real translations of one source, and their log-probabilities.
+    """Draw `count` samples from the word graph of real translations of one source, with their log-probabilities.
 
     A sample starts as one of the translations starts, and goes on from the last `context` words as any of them does.
     A text determines its path, so its log-probability is the sum along it (samples twice as long as any translation
@@ -66,7 +66,7 @@ def word_graph_samples(outputs: list[str], count: int, seed: int, context: int =
 
 
 def candidate_lists(number: int, count: int, seed: int = 0, data: str | None = None) -> list[CandidateList]:
-    """`number` lists of `count` samples, from real system outputs in the data folder or from those built in.
+    """Make `number` lists of `count` samples, from real system outputs in the data folder or from those built in.
 
     Args:
         data: the folder, or "builtin"; default: ACPMBR_DATA.

@@ -29,15 +29,12 @@ from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.matrix import ObservedScores
 
 RANK, LAMBDA, SWEEPS = 8, 0.1, 30
-SETTINGS = {
-    "low": (32, 2, 16, 0.1),
-    "between": (128, 8, 64, 0.3),
-    "high": (1024, 64, 512, 1.0),
-}  # r, r′, PMBR's r at equal cost, γ
+# r, r′, PMBR's r at equal cost, γ
+SETTINGS = {"low": (32, 2, 16, 0.1), "between": (128, 8, 64, 0.3), "high": (1024, 64, 512, 1.0)}
 
 
 def synthetic(n: int, rates: tuple[int, ...], seed: int = 0) -> list[ObservedScores]:
-    """Observed entries of a noisy low-rank N×N matrix in [0, 1], without building it: one mask for each rate."""
+    """Observe entries of a noisy low-rank N×N matrix in [0, 1], without building it: one mask per rate."""
     random = np.random.default_rng(seed)
     u, v = random.normal(size=(n, RANK)), random.normal(size=(n, RANK))
     observed = []
@@ -49,7 +46,7 @@ def synthetic(n: int, rates: tuple[int, ...], seed: int = 0) -> list[ObservedSco
 
 
 def direct(target: ObservedScores, guide: ObservedScores, gamma: float, init: tuple[Floats, Floats]) -> Floats:
-    """AC-ALS as one would first write it in torch: every half-sweep builds the masked factors as an (N, M, d) array."""
+    """Run AC-ALS as one would first write it in torch: each half-sweep builds masked factors as an (N, M, d) array."""
     scores = [torch.from_numpy(o.dense(fill=0.0)) for o in (target, guide)]
     masks = [torch.from_numpy(np.isfinite(o.dense()).astype(float)) for o in (target, guide)]
     rows = [torch.from_numpy(init[0])] * 2
@@ -86,7 +83,7 @@ def compare_with_direct(n: int) -> None:
 
 
 def growth(sizes: list[int]) -> None:
-    """Each size in a process of its own, so that its peak memory is its own."""
+    """Run each size in a process of its own, so that its peak memory is its own."""
     print(f"\nHow AC-ALS grows at r = 1024, r′ = 64, {SWEEPS} sweeps (memory: the process's peak, libraries included)")
     print(f"{'N = M':>7} {'target':>10} {'guide':>11} {'CPU s':>8} {'µs / guide score / sweep':>25} {'memory MB':>10}")
     for n in sizes:
@@ -105,9 +102,8 @@ def one_size(n: int) -> None:
 
 
 def full_matrices(cases: list[MatrixCase], seeds: int) -> None:
-    print(
-        f"\n{len(cases)} matrices ({cases[0].name}, …), {seeds} seeds, rates over the unique matrix; ± standard error"
-    )
+    heading = f"{len(cases)} matrices ({cases[0].name}, …), {seeds} seeds"
+    print(f"\n{heading}, rates over the unique matrix; ± standard error")
     print(f"{'setting':>8} {'method':<18} {'r':>5} {'r′':>4} {'MSE':>16} {'regret × 100':>16}")
     for name, (rate, guide_rate, pmbr_rate, gamma) in SETTINGS.items():
         methods: dict[str, tuple[Completer, int, int | None]] = {
@@ -129,7 +125,7 @@ def full_matrices(cases: list[MatrixCase], seeds: int) -> None:
 def measure(
     case: MatrixCase, completer: Completer, rate: int, guide_rate: int | None, seed: int
 ) -> tuple[float, float]:
-    """MSE on a 0–100 scale, and regret × 100."""
+    """Return the MSE on a 0–100 scale, and regret × 100."""
     guide = None if guide_rate is None else masked(case.guides["good"], guide_rate, 2 * seed + 1)
     completion = completer.complete(masked(case.target, rate, 2 * seed), None, guide)
     chosen = int(completion.expected(case.counts).argmax())

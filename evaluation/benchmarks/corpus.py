@@ -22,6 +22,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from evaluation.assets import BUILTIN_SENTENCES, read_lines
 from evaluation.benchmarks.peers import ROOT, THREADS
 
@@ -34,7 +37,7 @@ HEADER = (
 
 
 def lists(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
-    """Two to four short candidates for each line: a sentence, and the same with a word left out or changed."""
+    """Yield two to four short candidates per line: a sentence, and the same with a word left out or changed."""
     sentences = [row["de"].split()[:6] for row in read_lines(BUILTIN_SENTENCES)]
     draw = random.Random(seed)
     for number in range(count):
@@ -48,19 +51,16 @@ def lists(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
 
 
 def write(path: Path, count: int) -> None:
-    """The lists as JSON lines or, by the file's ending, as a table."""
+    """Write the lists as JSON lines or, by the file's suffix, as a table."""
     rows = lists(count)
     if path.suffix != ".parquet":
         with path.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = pa.schema({"id": pa.int64(), "candidates": pa.list_(pa.string())})
     with pq.ParquetWriter(path, schema) as writer:
-        while some := list(itertools.islice(rows, 10_000)):
-            writer.write_table(pa.Table.from_pylist(some, schema=schema))
+        while group := list(itertools.islice(rows, 10_000)):
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
 @dataclass
@@ -69,8 +69,8 @@ class Watched:
 
     Attributes:
         cpu: seconds in all.
-        first: CPU seconds until the first new line was there.
-        memory: (lines, resident MB) again and again.
+        first: CPU seconds until the first new line.
+        memory: (lines, resident MB) at each look.
         peak: the most resident MB.
     """
 
@@ -81,11 +81,10 @@ class Watched:
 
     @classmethod
     def run(cls, source: Path, output: Path, *more: str, stop_at: int | None = None) -> Watched:
-        """Rerank `source` into `output`; killed as soon as `stop_at` lines are there."""
+        """Rerank `source` into `output`; kill it as soon as `stop_at` lines are written."""
         options = ["--target", "chrf", "--format", "parquet" if output.suffix == ".parquet" else "text", "--quiet"]
         command = [sys.executable, "-m", "hf_acpmbr", "rerank", "--input", str(source), "--output", str(output)]
-        part = output.with_name(f"{output.name}.unfinished")
-        seen = _Growth(part)
+        seen = _Growth(output)
         before = seen.lines
         started = subprocess.Popen([*command, *options, *more], cwd=ROOT, env={**os.environ, **THREADS})
         process = started.pid
@@ -111,10 +110,10 @@ class Watched:
 
 
 class _Growth:
-    """Lines of a file that grows, without reading it again and again."""
+    """The lines of an unfinished output, counted without reading any of it twice."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.place, self.lines = path, 0, 0
+    def __init__(self, output: Path) -> None:
+        self.path, self.place, self.lines = output.with_name(f"{output.name}.unfinished"), 0, 0
         self.look()
 
     def look(self) -> int:
@@ -127,15 +126,13 @@ class _Growth:
 
 
 def _memory(process: int) -> tuple[float, float] | None:
-    """Resident MB now, and the most so far; None for a process that has ended."""
+    """Read the resident MB now, and the most so far; None if the process has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
         return None
-    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    if "VmRSS" not in found:
-        return None
-    return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
+    found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    return (int(found["VmRSS"][0]) / 1024, int(found["VmHWM"][0]) / 1024) if "VmRSS" in found else None
 
 
 def _cpu(process: int) -> float:
@@ -144,10 +141,10 @@ def _cpu(process: int) -> float:
 
 
 def measure(source: Path, folder: Path, lines: int, kill_at: float, compare: bool) -> str:
-    """A row of the table."""
+    """Kill, resume, and write a row of the table."""
     output = folder / f"killed{source.suffix}"
     killed = Watched.run(source, output, stop_at=int(kill_at * lines))
-    there = _Growth(output.with_name(f"{output.name}.unfinished")).lines
+    there = _Growth(output).lines
     resumed = Watched.run(source, output, "--resume")
     if compare:
         whole = folder / f"whole{source.suffix}"
@@ -167,7 +164,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=2000, help="lists in the input (default: 2,000)")
     parser.add_argument("--formats", nargs="+", choices=("jsonl", "parquet"), default=["jsonl"])
-    parser.add_argument("--kill-at", type=float, default=0.9, help="part of the lines after which it is killed")
+    parser.add_argument("--kill-at", type=float, default=0.9, help="share of the lines after which it is killed")
     parser.add_argument("--compare", action="store_true", help="also make an uninterrupted run and compare the bytes")
     parser.add_argument("--folder", type=Path, help="for input and outputs; default: a temporary one")
     args = parser.parse_args()

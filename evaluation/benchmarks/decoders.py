@@ -22,16 +22,122 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evaluation.assets import DATA_OR_BUILTIN_HELP
-from evaluation.benchmarks.decoder_sets import Case, CaseSet, embedded, matrices, strings
-from evaluation.benchmarks.decoders_picture import plot
-from evaluation.benchmarks.measures import cpu_seconds, mean_and_error
+import numpy as np
+
+from evaluation.assets import BUILTIN, DATA_OR_BUILTIN_HELP
+from evaluation.benchmarks.candidate_lists import candidate_lists
+from evaluation.benchmarks.matrices import load_cases
+from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix, mean_and_error, regret
+from hf_acpmbr import ACPMBR, Candidates, load_utility
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
 from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import DECODERS, PMBR, AgreementPMBR, Decoder
-from hf_acpmbr.utilities import Utility
+from hf_acpmbr.utilities import MatrixUtility, Utility
+
+SENTENCES = [
+    "The old man was sitting on a bench in the park.",
+    "I would like to know when the next train leaves.",
+    "She has never told anyone what happened that night.",
+    "If it does not rain tomorrow, we will go swimming.",
+]
+# Okabe and Ito's colours, which people with any colour vision can tell apart; shapes differ as well.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p", "d", "8", "H"]
+# Lower regrets are drawn here, because 0 has no place on a logarithmic axis.
+FLOOR = 1e-3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One source: what was drawn, who judges, and what full MBR would know.
+
+    `quality` is reference-free and `vectors` compares sentence vectors: decoders that need such a utility get it
+    instead of one that is not.
+    """
+
+    candidates: Candidates
+    target: Utility
+    guide: Utility
+    matrix: Floats
+    source: str | None = None
+    quality: Utility | None = None
+    vectors: Utility | None = None
+
+    @property
+    def expected(self) -> Floats:
+        """Return (n,) the target's expected utilities; more is better, and 1 is the utility's scale."""
+        sign = 1.0 if self.target.higher_is_better else -1.0
+        return np.asarray(sign * (self.matrix @ self.candidates.weights) / self.target.scale)
+
+    def regret(self, chosen: int) -> float:
+        return regret(self.expected, chosen)
+
+    def price(self, utility: Utility) -> float:
+        """Return what a call of a utility costs in target calls: by its network's size, 1 for string metrics."""
+        return utility.parameters / self.target.parameters if self.target.parameters else 1.0
+
+
+@dataclass(frozen=True)
+class CaseSet:
+    """Cases of one kind: `name` is printed."""
+
+    name: str
+    cases: Sequence[Case]
+
+
+def matrices(data: str | None) -> CaseSet:
+    """Load full matrices of a target and a guide half its size (real ones: BERTScore with 12 and 6 layers)."""
+    cases = []
+    for stored in load_cases(data):
+        candidates = stored.candidates
+        target = MatrixUtility(stored.target, candidates.texts, name="target", parameters=12)
+        guide = MatrixUtility(stored.guides["good"], candidates.texts, name="guide", parameters=6)
+        cases.append(Case(candidates, target, guide, target.matrix))
+    return CaseSet("made-up matrices (builtin)" if data == BUILTIN else "stored matrices (BERTScore)", cases)
+
+
+def strings(number: int, count: int, data: str | None) -> CaseSet:
+    """Score strings by chrF; the guide is sentence BLEU, which is about as cheap, so its calls count in full."""
+    target, guide = load_utility("chrf"), load_utility("bleu")
+    cases = []
+    for entry in candidate_lists(number, count, data=data):
+        candidates = Candidates.from_texts(entry.texts, logprobs=entry.logprobs)
+        matrix = full_matrix(target, candidates.texts, source=entry.source)
+        cases.append(Case(candidates, target, guide, matrix, entry.source))
+    return CaseSet(f"strings ({'builtin' if data == BUILTIN else 'pools'}; chrF; guide BLEU)", cases)
+
+
+def embedded(count: int) -> CaseSet:
+    """Sample the embedded translator; the embedded utility judges, and its distilled version guides."""
+    from hf_acpmbr.embedded import load_translator
+
+    model, tokenizer = load_translator()
+    target, guide = load_utility("embedded"), load_utility("embedded-d1")
+    return CaseSet("embedded models (guide: its distilled version)", sampled(model, tokenizer, target, guide, count))
+
+
+def sampled(model: Any, tokenizer: Any, target: Utility, guide: Utility, count: int) -> list[Case]:
+    """Draw `count` samples of each sentence by a many-to-many translator, which also judges them in its own ways."""
+    from evaluation.benchmarks.translator_utilities import EncoderCosine, SourceLikelihood
+
+    quality, vectors = SourceLikelihood(model, tokenizer, "en", "de"), EncoderCosine(model, tokenizer, "de")
+    tokenizer.src_lang = "en"
+    draw = ACPMBR(tokenizer, decoder="map", num_candidates=count)
+    cases = []
+    for sentence in SENTENCES:
+        output = model.generate(
+            **tokenizer(sentence, return_tensors="pt"),
+            forced_bos_token_id=tokenizer.get_lang_id("de"),
+            max_new_tokens=64,
+            custom_generate=draw,
+            return_dict_in_generate=True,
+        )
+        candidates = output.candidates[0]
+        matrix = full_matrix(target, candidates.texts, source=sentence)
+        cases.append(Case(candidates, target, guide, matrix, sentence, quality, vectors))
+    return cases
 
 
 @dataclass(frozen=True)
@@ -58,7 +164,7 @@ SETS: dict[str, Callable[[argparse.Namespace], CaseSet]] = {
 
 
 def methods() -> Iterator[tuple[str, str, Decoder]]:
-    """(family, setting, decoder), cheap settings and expensive ones."""
+    """Yield (family, setting, decoder), cheap settings and expensive ones."""
 
     def by_name(name: str, *options: dict[str, Any]) -> Iterator[tuple[str, str, Decoder]]:
         for chosen in options:
@@ -90,7 +196,7 @@ def methods() -> Iterator[tuple[str, str, Decoder]]:
 
 
 def obstacle(decoder: Decoder, cases: CaseSet) -> str | None:
-    """Why a decoder cannot run on this set; None if it can."""
+    """Say why a decoder cannot run on this set; None if it can."""
     case = cases.cases[0]
     if decoder.name == "aggregation" and not case.target.can_aggregate:
         return "the target cannot average references"
@@ -104,7 +210,7 @@ def obstacle(decoder: Decoder, cases: CaseSet) -> str | None:
 
 
 def utilities_for(decoder: Decoder, case: Case) -> tuple[Utility | None, list[Utility], Utility]:
-    """(target, guides) that a decoder is given, and the one of them whose calls stand in the guide's column."""
+    """Return (target, guides) for a decoder, and the one of them whose calls stand in the guide's column."""
     target = {"centroid": case.vectors, "qe": case.quality}.get(decoder.name, case.target)
     guide = case.quality if decoder.name == "qe-filter" else case.guide
     guides = [guide] if "guide" in decoder.needs and guide is not None else []
@@ -113,7 +219,7 @@ def utilities_for(decoder: Decoder, case: Case) -> tuple[Utility | None, list[Ut
 
 
 def measure(decoder: Decoder, cases: CaseSet, seeds: int) -> dict[str, float]:
-    """Averages over sources and seeds."""
+    """Average over sources and seeds."""
     runs = []
     for case in cases.cases:
         expected, n = case.expected, len(case.candidates)
@@ -124,9 +230,8 @@ def measure(decoder: Decoder, cases: CaseSet, seeds: int) -> dict[str, float]:
             target, other = (decision.calls.get(utility.name, 0) for utility in (case.target, helper))
             guide = n if helper is case.vectors else other
             cost = (target + case.price(helper) * guide) / n**2
-            runs.append(
-                (cost, case.regret(decision.index), float(decision.index == expected.argmax()), target, guide, seconds)
-            )
+            same = float(decision.index == expected.argmax())
+            runs.append((cost, case.regret(decision.index), same, target, guide, seconds))
     means, errors = mean_and_error(runs)
     names = ("cost", "regret", "agreement", "target_calls", "guide_calls", "seconds")
     return {**dict(zip(names, means.tolist(), strict=True)), "error": float(errors[1])}
@@ -136,25 +241,21 @@ def benchmark(cases: CaseSet, seeds: int) -> tuple[list[Row], dict[str, str]]:
     rows, left_out = [], {}
     for family, setting, decoder in methods():
         reason = obstacle(decoder, cases)
-        if reason is not None:
+        if reason is None:
+            rows.append(Row(family, setting, front=False, **measure(decoder, cases, seeds)))
+        else:
             left_out[family] = reason
-            continue
-        rows.append(Row(family, setting, front=False, **measure(decoder, cases, seeds)))
     return mark_front(rows), left_out
 
 
 def mark_front(rows: Sequence[Row]) -> list[Row]:
-    """Pareto front of cost and regret: a row is on it if no other has at most its cost and regret, and is better."""
+    """Mark the Pareto front: the rows that no other one beats in cost or regret without losing in the other."""
 
-    def beaten(row: Row) -> bool:
-        return any(
-            other.cost <= row.cost
-            and other.regret <= row.regret
-            and (other.cost, other.regret) != (row.cost, row.regret)
-            for other in rows
-        )
+    def beats(other: Row, row: Row) -> bool:
+        no_worse = other.cost <= row.cost and other.regret <= row.regret
+        return no_worse and (other.cost, other.regret) != (row.cost, row.regret)
 
-    return [dataclasses.replace(row, front=not beaten(row)) for row in rows]
+    return [dataclasses.replace(row, front=not any(beats(other, row) for other in rows)) for row in rows]
 
 
 def show(cases: CaseSet, rows: Sequence[Row], left_out: dict[str, str], seeds: int) -> None:
@@ -174,12 +275,49 @@ def show(cases: CaseSet, rows: Sequence[Row], left_out: dict[str, str], seeds: i
         print(f"  {family:<16} left out: {reason}", flush=True)
 
 
+def plot(results: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
+    """Draw regret against cost, one panel per set of problems, the Pareto front marked."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    families = list(dict.fromkeys(row.family for _, rows in results for row in rows))
+    figure, panels = pyplot.subplots(1, len(results), figsize=(6.2 * len(results), 5.2), squeeze=False)
+    for panel, (name, rows) in zip(panels[0], results, strict=True):
+        front = sorted((row.cost, max(row.regret, FLOOR)) for row in rows if row.front and row.cost > 0)
+        if front:
+            panel.step(*zip(*front, strict=True), where="post", color="#999999", linewidth=5, alpha=0.35, zorder=0)
+        for k, family in enumerate(families):
+            own = sorted((row for row in rows if row.family == family and row.cost > 0), key=lambda row: row.cost)
+            if not own:
+                continue
+            colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+            costs, regrets = [row.cost for row in own], [max(row.regret, FLOOR) for row in own]
+            panel.plot(costs, regrets, color=colour, marker=marker, linewidth=1, markersize=6, label=family)
+            best = [(row.cost, max(row.regret, FLOOR)) for row in own if row.front]
+            if best:
+                panel.scatter(*zip(*best, strict=True), s=150, facecolors="none", edgecolors=colour, linewidths=1.8)
+        panel.set(xscale="log", yscale="log", title=name, xlabel="cost as a share of full MBR")
+        panel.title.set_fontsize(9)
+        panel.grid(alpha=0.25, which="both")
+    panels[0][0].set_ylabel("regret × 100 (ringed: Pareto front)")
+    handles = {
+        text: handle for panel in panels[0] for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+    figure.subplots_adjust(bottom=0.24, left=0.07, right=0.99, top=0.93)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    pyplot.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=["matrices", "strings", "embedded"], choices=SETS)
     parser.add_argument("--data", help=f"for matrices and strings: {DATA_OR_BUILTIN_HELP}")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--lists", type=int, default=4, help="sources with strings")
+    parser.add_argument("--lists", type=int, default=4, help="number of sources with strings")
     parser.add_argument("--candidates", type=int, default=512, help="samples per source with strings")
     parser.add_argument("--embedded-candidates", type=int, default=256)
     parser.add_argument("--plot", type=Path, help="write the picture here (.png, .svg or .pdf)")

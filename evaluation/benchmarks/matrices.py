@@ -1,18 +1,27 @@
-"""Full matrices of a target and its guides: real ones from the data folder, or made-up ones asked for by name."""
+"""Full matrices of a target and its guides: real ones from the data folder, or made-up ones asked for by name.
+
+`python -m evaluation.benchmarks.matrices FOLDER` makes some for `selection`: samples of the embedded translator under
+the embedded utility and its distilled versions. It takes some seconds per source; a second call makes what is missing.
+"""
 
 from __future__ import annotations
 
+import argparse
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
-from evaluation.assets import BUILTIN, find
-from evaluation.benchmarks.measures import Floats, regret, squared_error
-from hf_acpmbr import Candidates
+from evaluation.assets import BUILTIN, BUILTIN_SENTENCES, DATA_OR_BUILTIN_HELP, find, read_lines
+from evaluation.benchmarks.measures import Floats, full_matrix, regret, squared_error
+from hf_acpmbr import ACPMBR, Candidates, load_utility
 from hf_acpmbr.completion.observation import Uniform
+from hf_acpmbr.files import write_atomically
 from hf_acpmbr.matrix import ObservedScores
+from hf_acpmbr.models import load_model
 
 # Shares of quality, difficulty, clusters and noise in the made-up matrices.
 SHARES = ((8, 4, 5, 3), (3, 6, 8, 4), (5, 5, 2, 7))
@@ -20,8 +29,7 @@ SHARES = ((8, 4, 5, 3), (3, 6, 8, 4), (5, 5, 2, 7))
 
 @dataclass(frozen=True)
 class MatrixCase:
-    """A full target matrix with its guides ("good", maybe "weak"), how often every candidate was drawn, and its
-    log-probability where known."""
+    """A full target matrix with its guides ("good", maybe "weak"), and each candidate's count and log-probability."""
 
     name: str
     target: Floats
@@ -35,11 +43,11 @@ class MatrixCase:
 
     @property
     def expected(self) -> Floats:
-        """(n,) the target's expected utilities."""
+        """Return (n,) the target's expected utilities."""
         return np.asarray(self.target @ self.candidates.weights)
 
     def guide(self, kind: str, seed: int) -> Floats:
-        """A random guide has the good one's structure, but its rows and columns belong to other candidates."""
+        """Return a guide; a random one has the good one's structure, with other candidates' rows and columns."""
         if kind != "random":
             return self.guides[kind]
         random = np.random.default_rng((seed, 1))
@@ -54,29 +62,25 @@ class MatrixCase:
 
 
 def load_cases(data: str | None = None) -> list[MatrixCase]:
-    """The matrices of a data folder (default: ACPMBR_DATA), or with "builtin" made-up ones."""
+    """Load the matrices of a data folder (default: ACPMBR_DATA), or make some up ("builtin")."""
     return made_up() if data == BUILTIN else stored(find("matrices", "", data))
 
 
 def stored(folder: Path) -> list[MatrixCase]:
-    """Real matrices: .npz files with `target`, `distilled`, `counts` and maybe `weak` and `logprobs`."""
+    """Read .npz files with `target`, `distilled`, `counts` and maybe `weak` and `logprobs`."""
     cases = []
     for file in sorted(folder.glob("*.npz")):
         with np.load(file) as data:
-            arrays = {name: data[name] for name in data.files if data[name].dtype.kind in "fi"}
-        guides = {
-            kind: arrays[name].astype(float)
-            for kind, name in (("good", "distilled"), ("weak", "weak"))
-            if name in arrays
-        }
-        logprobs = arrays["logprobs"].astype(float) if "logprobs" in arrays else None
-        target, counts = arrays["target"].astype(float), arrays["counts"].astype(np.int64)
-        cases.append(MatrixCase(f"{folder.name}/{file.stem}", target, guides, counts, logprobs))
+            arrays = {name: data[name].astype(float) for name in data.files if data[name].dtype.kind in "fi"}
+        guides = {kind: arrays[name] for kind, name in (("good", "distilled"), ("weak", "weak")) if name in arrays}
+        counts = arrays["counts"].astype(np.int64)
+        name = f"{folder.name}/{file.stem}"
+        cases.append(MatrixCase(name, arrays["target"], guides, counts, arrays.get("logprobs")))
     return cases
 
 
 def made_up(size: int = 160) -> list[MatrixCase]:
-    """Matrices with quality, difficulty, clusters and noise in different shares."""
+    """Make matrices with quality, difficulty, clusters and noise in different shares."""
     cases = []
     for k, shares in enumerate(SHARES):
         random = np.random.default_rng(k)
@@ -101,6 +105,42 @@ def _blurred(amount: float, parts: list[Floats], random: np.random.Generator) ->
 
 
 def masked(matrix: Floats, rate: float, seed: int) -> ObservedScores:
-    """A uniform mask with one in `rate` of the entries."""
+    """Observe one in `rate` of the entries, uniformly."""
     pairs = Uniform().mask((matrix.shape[0], matrix.shape[1]), max(1, int(matrix.size / rate)), seed)
     return ObservedScores(pairs, matrix[pairs.rows, pairs.columns])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", help=DATA_OR_BUILTIN_HELP)
+    parser.add_argument("--sentences", type=int, default=36, help="in each direction")
+    parser.add_argument("--num-candidates", type=int, default=128)
+    options = parser.parse_args(arguments)
+    file = BUILTIN_SENTENCES if options.data == BUILTIN else find("tatoeba", "test.en-de.jsonl.gz", options.data)
+    rows = list(read_lines(file))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    utilities = [load_utility(name) for name in ("embedded", "embedded-d1", "embedded-d2")]
+    for seed, (source, target) in enumerate((("en", "de"), ("de", "en"))):
+        model, tokenizer, language = load_model("embedded", source_language=source, target_language=target)
+        draw = ACPMBR(tokenizer, decoder="map", num_candidates=options.num_candidates)
+        texts = [row[source] for row in rows if 25 <= len(row[source]) <= 70]
+        order = np.random.default_rng(seed).permutation(len(texts))[: options.sentences]
+        for place, k in enumerate(tqdm(order.tolist(), f"{source}-{target}")):
+            path = options.folder / f"{source}-{target}-{place:02d}.npz"
+            if path.exists():
+                continue
+            inputs = tokenizer(texts[k], return_tensors="pt")
+            output = model.generate(
+                **inputs, **language, custom_generate=draw, return_dict_in_generate=True, max_new_tokens=64
+            )
+            pool = output.candidates[0]
+            scores = [full_matrix(utility, pool.texts, source=texts[k]) for utility in utilities]
+            arrays = dict(zip(("target", "distilled", "weak"), scores, strict=True), counts=pool.counts)
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **arrays, logprobs=pool.logprobs)
+            write_atomically(path, buffer.getvalue())
+
+
+if __name__ == "__main__":
+    main()

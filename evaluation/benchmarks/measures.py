@@ -17,46 +17,42 @@ from hf_acpmbr.matrix import Pairs
 from hf_acpmbr.utilities import Utility
 
 Floats = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.floating]
 T = TypeVar("T")
 
 
 def full_matrix(
     utility: Utility, hypotheses: Sequence[str], references: Sequence[str] | None = None, source: str | None = None
 ) -> Floats:
-    """(n, m) scores of all hypotheses against all references; default: against each other."""
+    """Score all hypotheses against all references (default: against each other); (n, m)."""
     columns = hypotheses if references is None else references
     pairs = Pairs.full((len(hypotheses), len(columns)))
     return utility.prepare(hypotheses, columns, source)(pairs.rows, pairs.columns).reshape(len(hypotheses), -1)
 
 
 def regret(expected: Floats, chosen: int, *, higher_is_better: bool = True, scale: float = 1.0) -> float:
-    """Expected target utility × 100 that a choice loses against full MBR's, whose (n,) expected utilities are known."""
+    """Return the expected target utility × 100 that a choice loses against full MBR's; `expected` is (n,)."""
     lost = expected.max() - expected[chosen] if higher_is_better else expected[chosen] - expected.min()
     return float(100.0 * lost / scale)
 
 
 def squared_error(
-    matrix: npt.NDArray[np.floating],
-    truth: npt.NDArray[np.floating],
-    weights: Floats | None = None,
-    *,
-    scale: float = 1.0,
-    truth_scale: float = 1.0,
+    matrix: Matrix, truth: Matrix, weights: Floats | None = None, *, scale: float = 1.0, truth_scale: float = 1.0
 ) -> float:
-    """Mean squared error on a 0–100 scale.
+    """Return the mean squared error on a 0–100 scale.
 
     Each matrix is divided by the scale that its own utility declares, so that a guide of 0–100 and a target of 0–1 are
     compared on one scale. Nothing is fitted: a guide that is always 5 points too high has an error, as in the paper.
 
     Args:
-        weights: (n,) how much every row and column counts; default: the same.
+        weights: (n,) how much each row and column counts; default: the same.
     """
     squared = np.square(100.0 * (matrix / scale - truth / truth_scale))
     return float(squared.mean() if weights is None else weights @ squared @ weights)
 
 
 def cpu_seconds(work: Callable[[], T]) -> tuple[float, T]:
-    """(CPU seconds of this process, result)."""
+    """Run `work`; (CPU seconds of this process, result)."""
     start = time.process_time()
     result = work()
     return time.process_time() - start, result
@@ -93,7 +89,8 @@ class ForwardTime(ExitStack):
             self.seconds += time.process_time()
 
 
-def mean_and_error(runs: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
-    """Column by column: mean and its standard error."""
-    values = np.array(runs, dtype=np.float64)
-    return values.mean(0), values.std(0) / np.sqrt(len(values))
+def mean_and_error(runs: Sequence[float] | Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
+    """Return the mean over runs and its standard error, column by column (NaN if there is one run)."""
+    values = np.asarray(runs, dtype=np.float64)
+    n = len(values)
+    return values.mean(0), values.std(0, ddof=1) / np.sqrt(n) if n > 1 else np.full(values.shape[1:], np.nan)

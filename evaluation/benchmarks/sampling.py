@@ -12,14 +12,12 @@ sampler that costs nothing.
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
 import multiprocessing
 import resource
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,9 +39,23 @@ SENTENCES = [
     "The weather is nice today.",
 ]
 PAD, EOS = 1, 2
-Inputs: TypeAlias = Mapping[str, torch.Tensor]
-Settings: TypeAlias = Mapping[str, int]  # of generate
 T = TypeVar("T")
+HEADER = (
+    "| case | nats/token | unique | rows plain | rows shared | fewer | CPU s plain | CPU s shared | faster | MB plain |"
+    " MB shared | over forward |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """`n` samples of each source in `inputs`, at most `max_rows` rows per forward pass."""
+
+    model: GenerativeModel
+    inputs: Mapping[str, torch.Tensor]
+    settings: Mapping[str, int]  # of generate
+    n: int
+    max_rows: int
+    truncation: Truncation = dataclasses.field(default_factory=Truncation)
 
 
 @dataclass(frozen=True)
@@ -56,30 +68,27 @@ class Row:
     plain_rows: int
     shared_rows: int
     plain_seconds: float
-    shared_seconds: float
     plain_megabytes: float
+    shared_seconds: float
     shared_megabytes: float
     over_forward: float
 
-    @property
-    def speedup(self) -> float:
-        return self.plain_seconds / self.shared_seconds
+    def __str__(self) -> str:
+        return (
+            f"| {self.case} | {self.nats_per_token:.2f} | {self.unique:.0f} | {self.plain_rows:,} | "
+            f"{self.shared_rows:,} | {self.plain_rows / self.shared_rows:.1f}× | {self.plain_seconds:.2f} | "
+            f"{self.shared_seconds:.2f} | {self.plain_seconds / self.shared_seconds:.2f}× | "
+            f"{self.plain_megabytes:.0f} | {self.shared_megabytes:.0f} | {self.over_forward:.2f}× |"
+        )
 
 
 def synthetic_model(vocabulary: int, size: int, layers: int) -> M2M100ForConditionalGeneration:
-    """Random weights in a real architecture; dropout off."""
+    """Make random weights in a real architecture; dropout off."""
     torch.manual_seed(0)
+    each = {"layers": layers, "attention_heads": size // 64, "ffn_dim": 4 * size}
+    sides: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in each.items()}
     config = M2M100Config(
-        vocab_size=vocabulary,
-        d_model=size,
-        encoder_layers=layers,
-        decoder_layers=layers,
-        encoder_attention_heads=size // 64,
-        decoder_attention_heads=size // 64,
-        encoder_ffn_dim=4 * size,
-        decoder_ffn_dim=4 * size,
-        tie_word_embeddings=False,
-        max_position_embeddings=256,
+        vocab_size=vocabulary, d_model=size, tie_word_embeddings=False, max_position_embeddings=256, **sides
     )
     model = M2M100ForConditionalGeneration(config)
     model.eval()
@@ -87,23 +96,24 @@ def synthetic_model(vocabulary: int, size: int, layers: int) -> M2M100ForConditi
     return model
 
 
-def sharpen(model: M2M100ForConditionalGeneration, inputs: Inputs, settings: Settings, nats: float) -> None:
+def sharpen(model: M2M100ForConditionalGeneration, task: Task, nats: float) -> None:
     """Scale the output weights so that the entropy of a sampled token is about `nats`, by bisection."""
     weight = model.lm_head.weight.data
     weight.div_(weight.std())
+    probe = dataclasses.replace(task, n=32, max_rows=512)
     low, high, current = 0.01, 3.0, 1.0
     for _ in range(12):
         scale = float(np.sqrt(low * high))
         weight.mul_(scale / current)
         current = scale
-        if entropy(timed_sample("prefix-sharing", model, inputs, settings, 32, Truncation(), 512)[0]) > nats:
+        if entropy(shared(probe)[0]) > nats:
             low = scale
         else:
             high = scale
 
 
 def entropy(drawn: list[Samples]) -> float:
-    """Nats per token of the sampling distribution, estimated from the samples themselves."""
+    """Estimate the nats per token of the sampling distribution from the samples themselves."""
     surprise = tokens = 0.0
     for samples in drawn:
         assert samples.sampling_logprobs is not None
@@ -112,16 +122,8 @@ def entropy(drawn: list[Samples]) -> float:
     return surprise / tokens
 
 
-def timed_sample(
-    sampler: str,
-    model: GenerativeModel,
-    inputs: Inputs,
-    settings: Settings,
-    n: int,
-    truncation: Truncation,
-    max_rows: int,
-) -> tuple[list[Samples], float]:
-    """The samples, and the CPU time of the sampler in units of the time inside the model's forward passes."""
+def shared(task: Task) -> tuple[list[Samples], float]:
+    """Draw with prefix sharing; also the sampler's CPU time in units of that inside the model's forward passes."""
     drawn: list[Samples] = []
     whole = before = 0.0
 
@@ -134,45 +136,42 @@ def timed_sample(
         **kwargs: object,
     ) -> torch.Tensor:
         nonlocal whole, before
-        keys = tuple(source_key(row) for row in inputs["input_ids"].tolist())
+        keys = tuple(source_key(row) for row in task.inputs["input_ids"].tolist())
         request = Request(model, input_ids, kwargs, logits_processor, stopping_criteria, generation_config, keys)
         before = inside.seconds  # of the encoder, which generate has run
-        build = SAMPLERS.build(sampler, truncation=truncation, max_rows=max_rows)
-        whole, found = cpu_seconds(lambda: build.sample(request, n))
+        sampler = SAMPLERS.build("prefix-sharing", truncation=task.truncation, max_rows=task.max_rows)
+        whole, found = cpu_seconds(lambda: sampler.sample(request, task.n))
         drawn.extend(found)
         return input_ids
 
-    with ForwardTime(model) as inside:
-        model.generate(**inputs, **settings, custom_generate=decode)
+    with ForwardTime(task.model) as inside:
+        task.model.generate(**task.inputs, **task.settings, custom_generate=decode)
     return drawn, whole / (inside.seconds - before)
 
 
-def plain(
-    model: GenerativeModel, inputs: Inputs, settings: Settings, n: int, truncation: Truncation, max_rows: int
-) -> int:
-    """The usual way: generate with num_return_sequences, in chunks of rows. Returns the decoder rows spent."""
+def plain(task: Task) -> int:
+    """Draw the usual way, by generate with num_return_sequences in chunks of rows; the decoder rows spent."""
     rows = 0
-    sampling = {"do_sample": True, "top_k": 0, "epsilon_cutoff": truncation.epsilon}
-    for source in range(len(inputs["input_ids"])):
-        one = {name: tensor[source : source + 1] for name, tensor in inputs.items()}
-        for start in range(0, n, max_rows):
-            chunk = min(max_rows, n - start)
-            ids = torch.as_tensor(model.generate(**one, **settings, **sampling, num_return_sequences=chunk))
-            rows += chunk * (ids.shape[1] - 1)
+    sampling = {"do_sample": True, "top_k": 0, "epsilon_cutoff": task.truncation.epsilon}
+    for source in range(len(task.inputs["input_ids"])):
+        one = {name: tensor[source : source + 1] for name, tensor in task.inputs.items()}
+        for start in range(0, task.n, task.max_rows):
+            chunk = min(task.max_rows, task.n - start)
+            made = task.model.generate(**one, **task.settings, **sampling, num_return_sequences=chunk)
+            rows += chunk * (torch.as_tensor(made).shape[1] - 1)
     return rows
 
 
 def apart(work: Callable[[], T]) -> tuple[T, float, float]:
-    """(result, CPU seconds, megabytes of peak memory above the start) of `work` in a forked process."""
+    """Run `work` in a forked process; (result, CPU seconds, megabytes of peak memory above the start)."""
     receive, send = multiprocessing.get_context("fork").Pipe(duplex=False)
 
     def child() -> None:
         torch.set_num_threads(1)
-        before, start = _resident(), time.process_time()
-        result = work()
-        seconds = time.process_time() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        send.send((result, seconds, peak - before))
+        with open("/proc/self/statm", encoding="ascii") as file:
+            before = int(file.read().split()[1]) * resource.getpagesize() / 2**20
+        seconds, result = cpu_seconds(work)
+        send.send((result, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before))
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
@@ -185,98 +184,58 @@ def apart(work: Callable[[], T]) -> tuple[T, float, float]:
     return measured
 
 
-def compare(
-    case: str, model: GenerativeModel, inputs: Inputs, settings: Settings, n: int, truncation: Truncation, rows: int
-) -> Row:
-    """Both ways on the same inputs, after a short draw that loads what is loaded at first use."""
-    timed_sample("prefix-sharing", model, inputs, settings, 2, truncation, rows)
-    (drawn, over_forward), shared_seconds, shared_memory = apart(
-        lambda: timed_sample("prefix-sharing", model, inputs, settings, n, truncation, rows)
+def compare(case: str, task: Task) -> Row:
+    """Measure and print both ways on the same inputs, after a short draw that loads what is loaded at first use."""
+    shared(dataclasses.replace(task, n=2))
+    (drawn, over_forward), seconds, megabytes = apart(lambda: shared(task))
+    plain_rows, plain_seconds, plain_megabytes = apart(lambda: plain(task))
+    unique, shared_rows = np.mean([len(samples) for samples in drawn]), sum(samples.model_rows for samples in drawn)
+    row = Row(
+        *(case, entropy(drawn), float(unique), plain_rows, shared_rows),
+        *(plain_seconds, plain_megabytes, seconds, megabytes, over_forward),
     )
-    plain_rows, plain_seconds, plain_memory = apart(lambda: plain(model, inputs, settings, n, truncation, rows))
-    return Row(
-        case=case,
-        nats_per_token=entropy(drawn),
-        unique=float(np.mean([len(samples) for samples in drawn])),
-        plain_rows=plain_rows,
-        shared_rows=sum(samples.model_rows for samples in drawn),
-        plain_seconds=plain_seconds,
-        shared_seconds=shared_seconds,
-        plain_megabytes=plain_memory,
-        shared_megabytes=shared_memory,
-        over_forward=over_forward,
-    )
+    print(row, flush=True)
+    return row
 
 
 def synthetic_rows(n: int, tokens: int, max_rows: int, nats: list[float], vocabulary: int, size: int) -> list[Row]:
-    """One row for each entropy, and the flat case."""
+    """Measure a model of random weights at each entropy, and the flat case."""
     model = synthetic_model(vocabulary, size, layers=3)
     ids = torch.randint(4, vocabulary, (1, 24), generator=torch.Generator().manual_seed(1))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    settings = {"max_new_tokens": tokens}
+    task = Task(model, inputs, {"max_new_tokens": tokens}, n, max_rows)
     rows = []
     for wanted in nats:
-        sharpen(model, inputs, settings, wanted)
-        rows.append(compare("synthetic", model, inputs, settings, n, Truncation(), max_rows))
-        show(rows[-1])
+        sharpen(model, task, wanted)
+        rows.append(compare("synthetic", task))
     model.lm_head.weight.data.zero_()
-    rows.append(compare("flat", model, inputs, settings, n, Truncation(epsilon=0.0), max_rows))
-    show(rows[-1])
-    return rows
+    return [*rows, compare("flat", dataclasses.replace(task, truncation=Truncation(epsilon=0.0)))]
 
 
-def translator_rows(n: int, max_rows: int) -> list[Row]:
-    """One row for each sentence, with the embedded translator."""
+def translator_rows(n: int, max_rows: int) -> None:
+    """Measure the embedded translator on each sentence."""
     from hf_acpmbr.embedded import load_translator
 
     model, tokenizer = load_translator()
     tokenizer.src_lang = "en"
     settings = {"forced_bos_token_id": tokenizer.get_lang_id("de"), "max_new_tokens": 64}
-    rows = []
     for sentence in SENTENCES:
-        inputs = dict(tokenizer([sentence], return_tensors="pt"))
-        rows.append(compare(sentence[:24], model, inputs, settings, n, Truncation(), max_rows))
-        show(rows[-1])
-    return rows
-
-
-HEADER = (
-    "| case | nats/token | unique | rows plain | rows shared | fewer | CPU s plain | CPU s shared | faster | MB plain |"
-    " MB shared | over forward |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def show(row: Row) -> None:
-    print(
-        f"| {row.case} | {row.nats_per_token:.2f} | {row.unique:.0f} | {row.plain_rows:,} | {row.shared_rows:,} | "
-        f"{row.plain_rows / row.shared_rows:.1f}× | {row.plain_seconds:.2f} | {row.shared_seconds:.2f} | "
-        f"{row.speedup:.2f}× | {row.plain_megabytes:.0f} | {row.shared_megabytes:.0f} | "
-        f"{row.over_forward:.2f}× |",
-        flush=True,
-    )
+        compare(sentence[:24], Task(model, dict(tokenizer([sentence], return_tensors="pt")), settings, n, max_rows))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1024)
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--max-rows", type=int, default=512)
-    parser.add_argument("--nats", type=float, nargs="+", default=[0.2, 0.35, 0.9, 1.4])
+    parser.add_argument("--tokens", type=int, default=24, help="new tokens of the synthetic model")
+    parser.add_argument("--max-rows", type=int, default=512, help="at most this many rows per forward pass")
+    parser.add_argument("--nats", type=float, nargs="+", default=[0.2, 0.35, 0.9, 1.4], help="entropies per token")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--size", type=int, default=256, help="hidden size of the synthetic model")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{args.samples} samples, maximum rows per pass {args.max_rows}, one thread\n\n{HEADER}")
-    rows = synthetic_rows(args.samples, args.tokens, args.max_rows, args.nats, args.vocabulary, args.size)
-    rows += translator_rows(args.samples, args.max_rows)
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
-
-
-def _resident() -> float:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+    synthetic_rows(args.samples, args.tokens, args.max_rows, args.nats, args.vocabulary, args.size)
+    translator_rows(args.samples, args.max_rows)
 
 
 if __name__ == "__main__":

@@ -15,30 +15,26 @@ The texts are real: WMT'23 outputs and references of the data folder (`--data`, 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import sacrebleu
 import sentencepiece
 import torch
-from safetensors.torch import save_file
-from transformers import PreTrainedModel
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer, PreTrainedModel
 
 from evaluation.assets import DATA_HELP, find, read_lines
 from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix
+from evaluation.training.utility_network import Size, build_network, export
 from evaluation.wmt.data import load_wmt
-from hf_acpmbr.candidates import IntArray
 from hf_acpmbr.foreign import Tokenizer
-from hf_acpmbr.utilities import Utility, load_utility
+from hf_acpmbr.utilities import load_utility
 from hf_acpmbr.utilities.bleurt import BLEURT
 
-D12 = {"hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 16, "intermediate_size": 4096}
-EMBEDDING, VOCABULARY = 64, 250300  # 167M parameters in all, as published
+D12, VOCABULARY = Size(12, 1024, 4096, 16, 64), 250300  # 167M parameters in all, as published
 BARS = {"bleurt": 2.0, "bertscore": 20.0, "strings": 10.0}
 
 
@@ -52,7 +48,7 @@ class Texts:
         self.references = list(dict.fromkeys(references))
 
     def pairs(self, count: int) -> tuple[list[str], list[str]]:
-        """Distinct system outputs with their references, in random order."""
+        """Draw distinct system outputs with their references, in random order."""
         chosen = np.random.default_rng(0).choice(len(self.unique), min(count, len(self.unique)), replace=False)
         return [self.unique[k]["hypothesis"] for k in chosen], [self.unique[k]["reference"] for k in chosen]
 
@@ -68,35 +64,19 @@ def report(name: str, ours: float, loop: float, pairs: int, loop_pairs: int, bar
 
 
 def write_bleurt(folder: Path, texts: Sequence[str]) -> None:
-    """A checkpoint of BLEURT-20-D12's shape in the public format."""
+    """Write a checkpoint of BLEURT-20-D12's shape in the public format."""
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_prefix=str(folder / "spm"), vocab_size=8000, hard_vocab_limit=False,
+        sentence_iterator=iter(texts), model_prefix=str(folder / "pieces"), vocab_size=8000, hard_vocab_limit=False,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
     )  # fmt: skip
-    config = {"model_type": "bleurt", "vocab_size": VOCABULARY, "embedding_size": EMBEDDING, **D12}
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 512, "type_vocab_size": 2}))
-    h, inner = D12["hidden_size"], D12["intermediate_size"]
-    shapes: dict[str, tuple[int, ...]] = {"classifier": (1, h), "bleurt.pooler.dense": (h, h)}
-    shapes["bleurt.encoder.embedding_projection"] = (h, EMBEDDING)
-    for layer in range(D12["num_hidden_layers"]):
-        prefix = f"bleurt.encoder.layer.{layer}."
-        names = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
-        shapes.update({prefix + name: (h, h) for name in names})
-        shapes[prefix + "intermediate.dense"], shapes[prefix + "output.dense"] = (inner, h), (h, inner)
-        shapes[prefix + "attention.output.LayerNorm"] = shapes[prefix + "output.LayerNorm"] = (h,)
-    shapes["bleurt.embeddings.LayerNorm"] = (EMBEDDING,)
     torch.manual_seed(0)
-    weights: dict[str, torch.Tensor] = {}
-    for name, shape in shapes.items():
-        weights[f"{name}.weight"] = torch.ones(shape) if len(shape) == 1 else 0.03 * torch.randn(shape)
-        weights[f"{name}.bias"] = torch.zeros(shape[0])
-    for name, rows in (("word", VOCABULARY), ("position", 512), ("token_type", 2)):
-        weights[f"bleurt.embeddings.{name}_embeddings.weight"] = torch.randn(rows, EMBEDDING)
-    save_file(weights, folder / "model.safetensors")
+    network = build_network(D12, VOCABULARY)
+    torch.nn.init.normal_(network.classifier.weight, std=0.03)  # it starts as 0: all pairs would have one score
+    export(network, folder / "pieces.model", folder)
 
 
 def bleurt_loop(utility: BLEURT, hypotheses: list[str], references: list[str], size: int) -> tuple[Floats, float]:
-    """Fixed-size batches in the given order, tokenised one by one; also the share of padding."""
+    """Score fixed-size batches in the given order, tokenised one by one; also the share of padding."""
     scores, real, padded = [], 0, 0
     with torch.inference_mode():
         for start in range(0, len(hypotheses), size):
@@ -133,9 +113,7 @@ def bench_bleurt(real: Texts, pairs: int, size: int) -> None:
 
 
 def write_encoder(folder: Path, texts: Sequence[str]) -> None:
-    """A random encoder of MiniLM-L6's shape with a word-piece vocabulary of the texts."""
-    from transformers import BertConfig, BertModel, BertTokenizer
-
+    """Write a random encoder of MiniLM-L6's shape with a word-piece vocabulary of the texts."""
     words = Counter(word.strip(".,:;!?()\"'").lower() for text in texts for word in text.split())
     letters = sorted({letter for word in words for letter in word})
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,:;!?()\"'-", *letters]
@@ -143,20 +121,14 @@ def write_encoder(folder: Path, texts: Sequence[str]) -> None:
     numbers = {word: number for number, word in enumerate(dict.fromkeys(vocabulary))}
     BertTokenizer(vocab=numbers, model_max_length=512).save_pretrained(folder)
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(numbers),
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-    )
-    BertModel(config).save_pretrained(folder)
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    BertModel(BertConfig.from_dict({"vocab_size": len(numbers), **shape})).save_pretrained(folder)
 
 
 def bertscore_loop(
     tokenizer: Tokenizer, model: PreTrainedModel, hypotheses: list[str], references: list[str], size: int = 16
 ) -> Floats:
-    """Both texts of every pair through the encoder, batch by batch, then greedy matching."""
+    """Encode both texts of each pair anew, batch by batch, and match greedily."""
     out = []
     for start in range(0, len(hypotheses), size):
         sides = []
@@ -182,8 +154,6 @@ def bench_bertscore(real: Texts, texts: int, sample: int) -> None:
     rows, columns = np.divmod(np.arange(len(hypotheses) * len(references)), len(references))
     chosen = np.random.default_rng(1).choice(rows.size, min(sample, rows.size), replace=False)
     left, right = [hypotheses[k] for k in rows[chosen]], [references[k] for k in columns[chosen]]
-    from transformers import AutoModel, AutoTokenizer
-
     with tempfile.TemporaryDirectory() as name:
         write_encoder(Path(name), real.pairs(2000)[0])
         utility = load_utility("bertscore", checkpoint=name, device="cpu", layer=6)
@@ -207,31 +177,25 @@ def bench_strings(real: Texts, names: Sequence[str], sample: int, ter_pairs: int
     hypotheses, references = real.pairs(256)[0], real.references[:256]
     random = np.random.default_rng(2)
     for name in names:
-        utility: Utility = load_utility(name)
+        utility = load_utility(name)
         rows, columns = np.divmod(np.arange(256 * 256), 256)
         if name == "ter":
             subset = random.choice(rows.size, ter_pairs, replace=False)
             rows, columns = rows[subset], columns[subset]
-        ours, scores = cpu_seconds(partial(_prepared_scores, utility, hypotheses, references, rows, columns))
+        ours, scores = cpu_seconds(lambda: utility.prepare(hypotheses, references)(rows, columns))  # noqa: B023
         chosen = random.choice(rows.size, min(sample, rows.size), replace=False)
         pairs = [(hypotheses[rows[k]], references[columns[k]]) for k in chosen]
-        loop, expected = cpu_seconds(partial(lambda score, p: [score(h, r) for h, r in p], STRINGS[name], pairs))
+        loop, expected = cpu_seconds(lambda: [STRINGS[name](h, r) for h, r in pairs])  # noqa: B023
         difference = float(np.abs(scores[chosen] - expected).max())
         report(name, ours, loop, rows.size, len(pairs), BARS["strings"], difference)
-
-
-def _prepared_scores(
-    utility: Utility, hypotheses: list[str], references: list[str], rows: IntArray, columns: IntArray
-) -> Floats:
-    return utility.prepare(hypotheses, references)(rows, columns)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help=DATA_HELP)
-    parser.add_argument("--parts", nargs="+", default=["bleurt", "bertscore", "strings"], help="which of the three")
+    parser.add_argument("--parts", nargs="+", default=list(BARS), choices=list(BARS), help="which of the three")
     parser.add_argument("--pairs", type=int, default=64, help="pairs of the BLEURT part")
-    parser.add_argument("--batch-size", type=int, default=32, help="of the fixed-size batches")
+    parser.add_argument("--batch-size", type=int, default=32, help="pairs per fixed-size batch")
     parser.add_argument("--texts", type=int, default=64, help="hypotheses of the BERTScore part")
     parser.add_argument("--sample", type=int, default=200, help="pairs on which the slow loops are timed")
     parser.add_argument("--ter-pairs", type=int, default=2000, help="random pairs of the TER part")

@@ -17,16 +17,16 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from scipy.special import ndtr
 
 from evaluation.assets import BUILTIN, DATA_OR_BUILTIN_HELP, find
-from evaluation.benchmarks import bayesian
 from evaluation.benchmarks.matrices import MatrixCase, load_cases, stored
-from evaluation.benchmarks.measures import cpu_seconds
+from evaluation.benchmarks.measures import Floats, cpu_seconds, mean_and_error
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
 from hf_acpmbr.completion.observation import Balanced
@@ -45,7 +45,10 @@ from hf_acpmbr.utilities import MatrixUtility
 
 Measured = dict[str, float]
 Results = dict[str, Measured]
+# Guide scores per target score.
 GUIDE_SHARE = 16
+# Columns that Bayesian optimisation scores each of its rows against.
+COLUMNS = 32
 KINDS = ("none", "good", "weak", "random")
 LEVELS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 REGRETS = (0.0005, 0.001, 0.003, 0.005)
@@ -77,7 +80,7 @@ GUIDED, UNGUIDED = ("ac-als", "transfer", "coarse-to-fine", "bayesian"), ("halvi
 
 
 def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder] | None]]:
-    """(method, setting, decoder) of everything that is measured with a guide of this kind."""
+    """Yield (method, setting, decoder) for all that is measured with a guide of this kind; no decoder: Bayesian."""
     guided = kind != "none"
     for name, make in DECODERS.items():
         if name not in (UNGUIDED if guided else GUIDED):
@@ -97,6 +100,42 @@ def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder] | None]]:
             yield "pruning", f"{alpha:g}/{start}", partial(PruningMBR, alpha, schedule)
 
 
+def bayesian(target: Floats, proxy: Floats, weights: Floats, calls: int, seed: int) -> tuple[int, int, int]:
+    """Choose by Bayesian optimisation over candidates (https://arxiv.org/abs/2411.09694), written small as a baseline.
+
+    A Gaussian process over the candidates, whose kernel compares what the proxy (the guide) says of them, chooses by
+    expected improvement whom the target scores next, always against the same `COLUMNS` drawn columns.
+
+    Returns:
+        The chosen row, target calls and guide calls.
+    """
+    random = np.random.default_rng(seed)
+    n, m = target.shape
+    columns = random.choice(m, min(COLUMNS, m), replace=False, p=weights)
+    profile = proxy[:, columns]
+    prior = profile.mean(axis=1)
+    distance = np.square(profile[:, None] - profile[None]).sum(axis=2)
+    kernel = np.exp(-0.5 * distance / max(float(np.median(distance)), 1e-12))
+    first = np.argsort(-prior)[: max(1, calls // columns.size // 4)]
+    seen = list(first)
+    while True:
+        values = target[np.ix_(seen, columns)].mean(axis=1)
+        slope, start = np.polyfit(prior[seen], values, 1) if len(seen) > 2 else (0.0, float(values.mean()))
+        left = values - slope * prior[seen] - start
+        size = max(float(left.var()), 1e-8)
+        inside = np.linalg.inv(kernel[np.ix_(seen, seen)] + 0.05 * np.eye(len(seen)))
+        across = kernel[:, seen]
+        mean = slope * prior + start + across @ inside @ left
+        deviation = np.sqrt(np.maximum(size * (1 - np.einsum("ij,jk,ik->i", across, inside, across)), 1e-12))
+        mean[seen] = values
+        if (len(seen) + 1) * columns.size > calls or len(seen) == n:
+            return int(seen[int(np.argmax(values))]), len(seen) * columns.size, n * columns.size
+        gap = (mean - values.max()) / deviation
+        improvement = deviation * (gap * ndtr(gap) + np.exp(-0.5 * gap**2) / np.sqrt(2 * np.pi))
+        improvement[seen] = -1
+        seen.append(int(np.argmax(improvement)))
+
+
 def measured(case: MatrixCase, kind: str, setting: str, make: Callable[[], Decoder] | None, seed: int) -> Measured:
     candidates, drawn = case.candidates, float(case.counts.sum())
     proxy = None if kind == "none" else case.guide(kind, seed)
@@ -104,9 +143,7 @@ def measured(case: MatrixCase, kind: str, setting: str, make: Callable[[], Decod
         if proxy is None:
             raise ValueError("Bayesian optimisation needs a guide")
         calls = int(float(setting) * drawn)
-        spent, (chosen, own, guide) = cpu_seconds(
-            lambda: bayesian.choose(case.target, proxy, candidates.weights, calls, seed)
-        )
+        spent, (chosen, own, guide) = cpu_seconds(lambda: bayesian(case.target, proxy, candidates.weights, calls, seed))
         return {"regret": case.regret(chosen), "target": own / drawn, "guide": guide / drawn, "cpu": spent}
     decoder = make()
     target = MatrixUtility(case.target, candidates.texts, name="target")
@@ -127,7 +164,7 @@ def measured(case: MatrixCase, kind: str, setting: str, make: Callable[[], Decod
 def collect(
     cases: Sequence[MatrixCase], kinds: Sequence[str], seeds: int, file: Path, methods: Sequence[str] = ()
 ) -> Results:
-    """Measure what the file does not have yet, of some methods or all."""
+    """Measure what the file does not have yet, for some methods or all."""
     results: Results = json.loads(file.read_text()) if file.is_file() else {}
     for case in cases:
         for kind in kinds:
@@ -148,23 +185,17 @@ def collect(
 
 
 def by_source(results: Results, cases: set[str]) -> dict[tuple[str, str, str], dict[str, Measured]]:
-    """(method, setting, kind) → source → means over seeds."""
+    """Group as (method, setting, kind) → source → means over seeds."""
     grouped: dict[tuple[str, str, str], dict[str, list[Measured]]] = {}
     for key, values in results.items():
         name, setting, kind, case, _ = key.split("|")
         if case in cases:
             grouped.setdefault((name, setting, kind), {}).setdefault(case, []).append(values)
-    return {
-        task: {
-            case: {m: float(np.mean([run[m] for run in runs])) for m in set.intersection(*map(set, runs))}
-            for case, runs in sources.items()
-        }
-        for task, sources in grouped.items()
-    }
+    return {task: {case: _means(runs) for case, runs in sources.items()} for task, sources in grouped.items()}
 
 
 def table(results: Results, cases: set[str]) -> str:
-    """One line per method and setting: regret with its interval, its difference from `rounds`, and what it cost."""
+    """Write one line per method and setting: regret with its interval, its difference from `rounds`, and its cost."""
     grouped = by_source(results, cases)
     head = f"{'method':<15}{'setting':>8} {'regret × 100':>17} {'− rounds':>17} {'target':>8} {'guide':>8}"
     lines = [f"{len(cases)} sources"]
@@ -175,30 +206,32 @@ def table(results: Results, cases: set[str]) -> str:
         for (name, setting, of), sources in grouped.items():
             if of != kind:
                 continue
-            told = set.intersection(*(set(each) for each in sources.values()))  # not every decision states a regret
-            mean = {m: float(np.mean([each[m] for each in sources.values()])) for m in told}
-            regrets = np.array([each["regret"] for each in sources.values()])
-            rounds = grouped.get(("rounds", setting, kind))
-            paired = (
-                ""
-                if rounds is None or name == "rounds"
-                else _interval(np.array([each["regret"] - rounds[case]["regret"] for case, each in sources.items()]))
-            )
+            mean = _means(sources.values())
+            regrets = interval([each["regret"] for each in sources.values()])
+            rounds, paired = grouped.get(("rounds", setting, kind)), ""
+            if rounds is not None and name != "rounds":
+                paired = interval([each["regret"] - rounds[case]["regret"] for case, each in sources.items()])
             stated = f"{mean['stated']:.3f}" if "stated" in mean else ""
             lines.append(
-                f"{name:<15}{setting:>8} {_interval(regrets):>17} {paired:>17} {mean['target']:>8.2f} "
+                f"{name:<15}{setting:>8} {regrets:>17} {paired:>17} {mean['target']:>8.2f} "
                 f"{mean['guide']:>8.1f} {stated:>7} {1000 * mean['cpu']:>8.1f}"
             )
     return "\n".join(lines)
 
 
-def _interval(values: np.ndarray) -> str:
-    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
-    return f"{values.mean():.3f} ± {half:.3f}"
+def _means(runs: Collection[Measured]) -> Measured:
+    """Average what all runs have: not every decision states a regret."""
+    return {m: float(np.mean([run[m] for run in runs])) for m in set.intersection(*map(set, runs))}
+
+
+def interval(values: Sequence[float]) -> str:
+    """Write the mean and half of its 95% interval."""
+    mean, error = mean_and_error(values)
+    return f"{mean:.3f} ± {1.96 * error:.3f}"
 
 
 def picture(results: Results, cases: set[str], file: Path) -> None:
-    """Regret against cost, a panel per price of a guide: good guides solid, without a guide dashed."""
+    """Draw regret against cost, a panel per price of a guide: good guides solid, without a guide dashed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -210,14 +243,11 @@ def picture(results: Results, cases: set[str], file: Path) -> None:
     for axis, (label, price) in zip(axes, PRICES.items(), strict=True):
         for kind, style in (("none", "--"), ("good", "-")):
             for k, name in enumerate(names):
-                points = []
-                for (of, _, with_), sources in grouped.items():
-                    if (of, with_) == (name, kind):
-                        mean = {
-                            m: np.mean([each[m] for each in sources.values()]) for m in ("regret", "target", "guide")
-                        }
-                        points.append((float(mean["target"] + price * mean["guide"]), float(mean["regret"])))
-                if points:
+                means = [
+                    _means(each.values()) for (of, _, with_), each in grouped.items() if (of, with_) == (name, kind)
+                ]
+                if means:
+                    points = [(mean["target"] + price * mean["guide"], mean["regret"]) for mean in means]
                     x, y = zip(*sorted(points), strict=True)
                     thick = 2.4 if name in ("rounds", "max_regret") else 1.0
                     text = f"{name}{'' if kind == 'good' else ' (no guide)'}"
@@ -236,11 +266,11 @@ def picture(results: Results, cases: set[str], file: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help=DATA_OR_BUILTIN_HELP)
-    parser.add_argument("--matrices", nargs="*", default=[], help="further folders, such as `embedded_matrices` makes")
+    parser.add_argument("--matrices", nargs="*", default=[], help="further folders, such as `matrices` makes")
     parser.add_argument("--guides", nargs="+", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--methods", nargs="+", default=[], help="only these, such as rounds halving (default: all)")
+    parser.add_argument("--methods", nargs="+", default=[], help="only these, such as rounds or halving (default: all)")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--results", type=Path, default=Path("selection.json"))
     parser.add_argument("--picture", type=Path, default=Path("selection.png"))

@@ -51,7 +51,7 @@ class Stages:
 
 
 def measure(lines: Sequence[str], mbr: ACPMBR, count: int) -> Stages:
-    """The stages for N = `count`; the sampler is run apart from `mbr`, which chooses among what it drew."""
+    """Measure the stages for N = `count`; the sampler runs apart from `mbr`, which chooses among what it drew."""
     model, tokenizer, generate = load_model("embedded", source_language="en", target_language="de", device="cpu")
     sampler = ACPMBR(tokenizer, decoder="map", num_candidates=count)
     with ForwardTime(model) as forward:
@@ -61,22 +61,15 @@ def measure(lines: Sequence[str], mbr: ACPMBR, count: int) -> Stages:
     with ForwardTime(*(utility.network for utility in used)) as inside:
         scoring, decisions = cpu_seconds(lambda: [mbr.rerank(pool) for pool in pools])
     n = len(lines)
-    return Stages(
-        count=count,
-        unique=sum(len(pool) for pool in pools) / n,
-        pairs=sum(decision.total_calls for decision in decisions) / n,
-        sampling=sampling / n,
-        sampling_share=forward.seconds / sampling,
-        scoring=scoring / n,
-        scoring_share=inside.seconds / scoring,
-    )
+    work = sum(len(pool) for pool in pools) / n, sum(decision.total_calls for decision in decisions) / n
+    return Stages(count, *work, sampling / n, forward.seconds / sampling, scoring / n, inside.seconds / scoring)
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, nargs="+", default=[64, 256, 1024], help="N")
     parser.add_argument("--recipe", default="auto")
-    parser.add_argument("--sources", type=int, default=len(LINES), help="how many of the built-in sentences")
+    parser.add_argument("--sources", type=int, default=len(LINES), help="number of built-in sentences")
     args = parser.parse_args(given)
     torch.set_num_threads(1)
     mbr = ACPMBR(target="embedded", distilled="embedded-d1", recipe=args.recipe)

@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from evaluation.training.bitext import Model, Tokenizer, encode, pad_rows
 from evaluation.training.trainer import length_batches
-from evaluation.training.translation import mean_log_likelihoods
+from evaluation.training.translation import Model, Tokenizer, encode, mean_log_likelihoods, pad_rows
 from hf_acpmbr.signature import model_signature
 from hf_acpmbr.utilities import Statistics, Utility
 from hf_acpmbr.utilities.base import Kernel, TextTable
@@ -38,7 +37,7 @@ class SourceLikelihood(Utility):
         self.parameters = model.num_parameters()
 
     def settings(self) -> dict[str, object]:
-        """A network is known by its name and weights; its tokenizer belongs to it."""
+        """Name the network and its weights; its tokenizer belongs to it."""
         languages = {"source_language": self.source_language, "target_language": self.target_language}
         return {"model": model_signature(self.model), **languages}
 
@@ -79,7 +78,7 @@ class EncoderCosine(Utility):
 
     @torch.inference_mode()
     def _encoded(self, rows: list[list[int]], batch_tokens: int = 4096) -> Floats:
-        """(n, D) unit vectors."""
+        """Return (n, D) unit vectors."""
         vectors = np.empty((len(rows), self.encoder.config.d_model))
         for batch in length_batches(np.array([[len(row)] for row in rows]), batch_tokens, seed=0, epoch=0):
             ids = pad_rows([rows[k] for k in batch], int(self.tokenizer.pad_token_id))
@@ -100,7 +99,7 @@ class _Cosines:
         return self.table[texts]
 
     def vector_scores(self, hypotheses: Ints, vectors: Floats) -> Floats:
-        """(k, K) cosines with vectors of any length."""
+        """Return (k, K) cosines with vectors of any length."""
         return np.asarray(self.table[hypotheses] @ _unit(vectors).T)
 
 

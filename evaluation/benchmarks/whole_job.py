@@ -20,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from evaluation.benchmarks.decoders_picture import COLOURS, MARKERS
+from evaluation.benchmarks.decoders import COLOURS, MARKERS
 from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
 from evaluation.benchmarks.peers import ROOT, THREADS, Missing, peer_python
 from hf_acpmbr import ACPMBR
@@ -61,7 +62,7 @@ class Row:
 
 
 def cpu_of(command: list[str]) -> float:
-    """CPU seconds of a command that has to succeed."""
+    """Run a command that has to succeed, and return its CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **THREADS}, capture_output=True, text=True)
     if done.returncode:
@@ -71,7 +72,7 @@ def cpu_of(command: list[str]) -> float:
 
 
 def by_mbrs(binaries: Path, model: str, source: Path, count: int, folder: Path) -> tuple[Row, list[str]]:
-    """What it took, and the choices."""
+    """Run mbrs; what it took, and the choices."""
     drawn, chosen = folder / "drawn.txt", folder / "chosen.txt"
     sampling = ["--num_candidates", str(count), "--sampling", "eps", "--epsilon", "0.02"]
     generate = [str(binaries / "mbrs-generate"), str(source), "--output", str(drawn), "--model", model, *sampling]
@@ -83,10 +84,8 @@ def by_mbrs(binaries: Path, model: str, source: Path, count: int, folder: Path) 
     return Row(count, "mbrs", generation, decoding, len(choices) * count**2), choices
 
 
-def by_this_package(
-    model: str, source: Path, count: int, folder: Path, theirs: Sequence[str] | None
-) -> tuple[Row, list[str]]:
-    """What it took, and the choices, compared with `theirs`."""
+def by_this_package(model: str, source: Path, count: int, folder: Path, theirs: Sequence[str] | None) -> Row:
+    """Run this package; what it took, and how many choices equal `theirs`."""
     command = [sys.executable, "-m", "hf_acpmbr", "translate", "--model", model, "--input", str(source), "--quiet"]
     command += ["--num-candidates", str(count), "--format", "jsonl"]
     sampling = cpu_of([*command, "--decoder", "map", "--output", str(folder / f"map.{count}")])
@@ -94,17 +93,16 @@ def by_this_package(
     whole = cpu_of([*command, "--decoder", "mbr", "--target", "chrf", "--output", str(output)])
     records = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     calls = sum(sum(record["calls"].values()) for record in records)
-    ours = [record["text"] for record in records]
     same = ""
     if theirs is not None:
-        agreeing = sum(a.strip() == b.strip() for a, b in zip(theirs, ours, strict=True))
-        same = f"{agreeing} of {len(ours)}"
+        agreeing = sum(text.strip() == record["text"].strip() for text, record in zip(theirs, records, strict=True))
+        same = f"{agreeing} of {len(records)}"
     share = forward_share(model, source.read_text(encoding="utf-8").splitlines(), count)
-    return Row(count, "hf_acpmbr", sampling, whole - sampling, calls, same, share), ours
+    return Row(count, "hf_acpmbr", sampling, whole - sampling, calls, same, share)
 
 
 def forward_share(name: str, lines: list[str], count: int) -> float:
-    """Of the CPU time of sampling all lines, the share inside the model's forward passes, after a short warm-up."""
+    """Return the share of the CPU time of sampling, after a short warm-up, inside the model's forward passes."""
     model, tokenizer, generate = load_model(name, device="cpu")
     mbr = ACPMBR(tokenizer, decoder="map", num_candidates=count)
     decide_texts(ACPMBR(tokenizer, decoder="map", num_candidates=2), model, lines[:1], generate=generate)
@@ -114,7 +112,7 @@ def forward_share(name: str, lines: list[str], count: int) -> float:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """CPU seconds against N, of the whole job and of generation alone, on logarithmic axes."""
+    """Draw CPU seconds against N, of the whole job and of generation alone, on logarithmic axes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -123,12 +121,10 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6.2, 4.2), layout="constrained")
     for k, library in enumerate(dict.fromkeys(row.library for row in rows)):
         own = [row for row in rows if row.library == library]
-        for label, style, costs in (
-            (f"{library}, whole job", "-", [row.whole for row in own]),
-            (f"{library}, generation alone", ":", [row.generation for row in own]),
-        ):
-            counts = [row.count for row in own]
-            axes.plot(counts, costs, color=COLOURS[k], marker=MARKERS[k], linestyle=style, label=label)
+        counts = [row.count for row in own]
+        look: dict[str, Any] = {"color": COLOURS[k], "marker": MARKERS[k]}
+        axes.plot(counts, [row.whole for row in own], "-", label=f"{library}, whole job", **look)
+        axes.plot(counts, [row.generation for row in own], ":", label=f"{library}, generation alone", **look)
     counts = sorted({row.count for row in rows})
     axes.set(xscale="log", yscale="log", xlabel="N, samples per line", ylabel="CPU seconds")
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
@@ -144,9 +140,8 @@ def main() -> int:
     parser.add_argument("--model", required=True, help="folder of an encoder-decoder that both libraries load")
     parser.add_argument("--input", type=Path, required=True, help="one source per line; all are sampled together")
     parser.add_argument("--samples", type=int, nargs="+", default=[64, 256, 1024, 4096])
-    parser.add_argument("--mbrs-up-to", type=int, default=4096, metavar="N", help="beyond, this package runs alone")
-    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-mbrs", help="of mbrs; made on first use")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--mbrs-up-to", type=int, default=4096, metavar="N", help="beyond N, this package runs alone")
+    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-mbrs", help="of mbrs; made if missing")
     parser.add_argument("--plot", type=Path, help="also draw cost against N here")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -166,10 +161,8 @@ def main() -> int:
                 row, theirs = by_mbrs(binaries, args.model, args.input, count, Path(name))
                 rows.append(row)
                 print(row, flush=True)
-            rows.append(by_this_package(args.model, args.input, count, Path(name), theirs)[0])
+            rows.append(by_this_package(args.model, args.input, count, Path(name), theirs))
             print(rows[-1], flush=True)
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     if args.plot is not None:
         plot(rows, args.plot)
     return 0

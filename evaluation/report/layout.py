@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place; bold where it is significant."""
+    """What stands in one place; bold if it is significant."""
 
     text: str = ""
     bold: bool = False
@@ -46,21 +46,12 @@ class Layout:
         widths = [max(len(line[i]) for line in [list(self.header), *body]) for i in range(len(self.header))]
 
         def line(cells: list[str]) -> str:
-            padded = [
-                c.ljust(w) if i < self.numbers else c.rjust(w)
-                for i, (c, w) in enumerate(zip(cells, widths, strict=True))
-            ]
-            return "  ".join(padded).rstrip()
+            columns = enumerate(zip(cells, widths, strict=True))
+            return "  ".join(c.ljust(w) if i < self.numbers else c.rjust(w) for i, (c, w) in columns).rstrip()
 
-        rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-        lines, position = [self.title, line(list(self.header)), rule], 0
-        for row in self.rows:
-            if row is None:
-                lines.append(rule)
-            else:
-                lines.append(line(body[position]))
-                position += 1
-        return "\n".join([*lines, rule, *self.notes])
+        rule, cells = "-" * (sum(widths) + 2 * (len(widths) - 1)), iter(body)
+        lines = [rule if row is None else line(next(cells)) for row in self.rows]
+        return "\n".join([self.title, line(list(self.header)), rule, *lines, rule, *self.notes])
 
     def markdown(self) -> str:
         def line(cells: list[str]) -> str:
@@ -68,13 +59,7 @@ class Layout:
 
         rows = [[f"**{c.text}**" if c.bold and c.text else c.text for c in row] for row in self.rows if row is not None]
         marks = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
-        lines = [
-            f"### {_markdown(self.title)}",
-            "",
-            line(list(self.header)),
-            line(marks),
-            *map(line, rows),
-        ]
+        lines = [f"### {_markdown(self.title)}", "", line(list(self.header)), line(marks), *map(line, rows)]
         return "\n".join([*lines, "", *(f"{_markdown(note)}\n" for note in self.notes)]).rstrip() + "\n"
 
     def latex(self) -> str:
@@ -102,11 +87,8 @@ class Layout:
             inner = f"<b>{html.escape(text)}</b>" if bold else html.escape(text)
             return f"<{tag}{' class=n' if i >= self.numbers else ''}>{inner}</{tag}>"
 
-        parts = [
-            "<table><thead><tr>",
-            *(cell("th", name, i) for i, name in enumerate(self.header)),
-            "</tr></thead><tbody>",
-        ]
+        head = "".join(cell("th", name, i) for i, name in enumerate(self.header))
+        parts = [f"<table><thead><tr>{head}</tr></thead><tbody>"]
         for row in self.rows:
             if row is None:
                 parts.append("</tbody><tbody>")
@@ -140,7 +122,7 @@ def _tex(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A name cannot end the comment or the row that it stands in."""
+    """Join the lines: a name cannot end the comment or the row that it stands in."""
     return " ".join(text.split())
 
 
@@ -149,5 +131,5 @@ def _markdown(text: str) -> str:
 
 
 def _no_formula(text: str) -> str:
-    """Spreadsheets run cells that begin like a formula; numbers are none."""
+    """Quote a cell that begins like a formula, which spreadsheets would run; numbers are none."""
     return f"'{text}" if re.match(r"[=+@\t\r]|-(?![\d.])", text) else text

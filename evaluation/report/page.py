@@ -7,7 +7,6 @@ the tables in Markdown, or in the formats that are asked for.
 
 from __future__ import annotations
 
-import argparse
 import html
 import json
 from collections.abc import Sequence
@@ -17,12 +16,11 @@ import numpy as np
 
 from evaluation.assets import attribution
 from evaluation.command import Parser, run_command
-from evaluation.report.headline import by_quality, headline
 from evaluation.report.layout import Layout
-from evaluation.report.plots import figures, svg
+from evaluation.report.plots import cost_of, figures, method_name, svg
 from evaluation.report.results import Results, RowResults, open_results
 from evaluation.report.significance import compare
-from evaluation.report.table import build_table, metric_name, row_label, significance_table
+from evaluation.report.table import build_table, metric_name, metric_value, row_label, significance_table
 from hf_acpmbr.differences import highlighted
 from hf_acpmbr.files import write_atomically
 
@@ -40,7 +38,7 @@ CSS, SCRIPT = (Path(__file__).resolve().with_name(f"page.{kind}") for kind in ("
 def write_report(
     folder: Path, output: Path | None = None, cases: int = 12, formats: Sequence[str] = ("markdown",)
 ) -> Path:
-    """The page, and tables beside it."""
+    """Write the page, and the tables beside it."""
     output = output or folder / "report.html"
     pairs = open_results(folder)
     parts = [_head(pairs)]
@@ -63,13 +61,13 @@ def write_report(
 def _head(pairs: list[Results]) -> str:
     name = html.escape(pairs[0].settings.name)
     links = "".join(f'<a href="#{p.pair}">{p.pair}</a>' for p in pairs)
-    links = f"<nav>{links}</nav>" if len(pairs) > 1 else ""
+    nav = f"<nav>{links}</nav>" if len(pairs) > 1 else ""
     return (
         f"<head><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>"
         f"<title>{name}: AC-PMBR evaluation</title><style>{CSS.read_text(encoding='utf-8')}</style></head><body>"
         f"<h1>AC-PMBR evaluation: {name}</h1><p class=muted>Minimum Bayes risk decoding with few calls of the target "
         'utility and more of its distilled version (<a href="https://arxiv.org/abs/2512.01316">arXiv 2512.01316</a>).'
-        f"</p>{links}"
+        f"</p>{nav}"
     )
 
 
@@ -93,28 +91,59 @@ def _section(results: Results, tables: dict[str, Layout], cases: int) -> str:
     return "".join(parts)
 
 
+def headline(results: Results) -> str:
+    """Say in one sentence what AC-PMBR's best row in the cheapest block reaches, against full MBR and PMBR."""
+    block = cheapest_block(results)
+    guided = [row for row in results.table if row.row.budget == block and row.row.distilled]
+    plain = results.rows.get(f"pmbr/{block}")
+    full = results.rows.get("mbr")
+    if full is None or not guided or any(row.mean("regret") is None for row in guided):
+        return by_quality(results)
+    best = min(guided, key=lambda row: row.mean("regret") or 0.0)
+    said = f"{method_name(best)}, {block}, loses {best.mean('regret') or 0.0:.2f} of full MBR's expected utility × 100 "
+    said += f"at {cost_of(results, best) / cost_of(results, full):.1%} of its cost"
+    if plain is not None and plain.mean("regret") is not None:
+        said += f"; without a guide (PMBR) it is {plain.mean('regret') or 0.0:.2f} "
+        said += f"at {cost_of(results, plain) / cost_of(results, full):.1%}"
+    return f"{said}."
+
+
+def cheapest_block(results: Results) -> str:
+    """Find the block of the table whose rows cost least."""
+    costs: dict[str, list[float]] = {}
+    for row in results.table:
+        if row.row.budget:
+            costs.setdefault(row.row.budget, []).append(cost_of(results, row))
+    return min(costs, key=lambda name: max(costs[name]), default="")
+
+
+def by_quality(results: Results) -> str:
+    """List the first metric of the most probable sample, full MBR and the cheapest block's rows."""
+    metric = results.settings.metrics[0]
+    shown: list[RowResults] = [results.rows[key] for key in ("map", "mbr") if key in results.rows]
+    shown += [row for row in results.table if row.row.budget == cheapest_block(results)]
+    values = ", ".join(f"{method_name(row)} {metric_value(results, row, metric):.1f}" for row in shown)
+    return f"{metric_name(results, metric)} against the references: {values}."
+
+
 def _scrolled(table: Layout) -> str:
     return f"<div class=scroll>{table.html()}</div>"
 
 
 def _figures(results: Results) -> list[str]:
     parts = []
+    drawings = [(name, svg(figure)) for name, figure in figures(results)]  # in their style, with ids that repeat
     # What the key result is about comes first: error or quality by cost.
-    for name, figure in sorted(figures(results), key=lambda found: found[0] == "mse_by_gamma"):
-        # Every figure numbers its parts alike; inside one page the names must differ.
-        inline = _distinct(svg(figure), f"{results.pair}-{name}-")
-        parts.append(f"<figure>{inline}<figcaption>{html.escape(CAPTIONS[name])}</figcaption></figure>")
+    for name, drawing in sorted(drawings, key=lambda found: found[0] == "mse_by_gamma"):
+        # All figures number their parts alike; inside one page the names must differ.
+        for before in ('id="', 'href="#', "url(#"):
+            drawing = drawing.replace(before, f"{before}{results.pair}-{name}-")
+        parts.append(f"<figure>{drawing}<figcaption>{html.escape(CAPTIONS[name])}</figcaption></figure>")
     return parts
 
 
-def _distinct(drawing: str, prefix: str) -> str:
-    for before in ('id="', 'href="#', "url(#"):
-        drawing = drawing.replace(before, before + prefix)
-    return drawing
-
-
 def _cases(results: Results, count: int) -> str:
-    """Sentences with the most different choices, the ones where they matter most for the target first."""
+    """Show the sentences with the most different choices, those first whose choices matter most for the target."""
     rows = results.table
     distinct = np.array([len({row.texts[i] for row in rows}) for i in range(len(results.indices))])
     metric = f"metric:{results.settings.target}"
@@ -135,12 +164,13 @@ def _case(results: Results, rows: list[RowResults], i: int) -> str:
         grouped.setdefault(row.texts[i], []).append(row)
     shown = [name for name in results.settings.metrics if f"metric:{name}" in rows[0].columns]
     head = "".join(f"<th class=n>{html.escape(metric_name(results, name))}</th>" for name in shown)
-    # Compared with full MBR's choice where there is one, else with the first row's.
+    # Compared with full MBR's choice if there is one, else with the first row's.
     base = next((row.texts[i] for row in rows if row.row.key == "mbr"), rows[0].texts[i])
     lines = []
     for text, chosen in grouped.items():
         names = "<br>".join(html.escape(" ".join(filter(None, row_label(row)))) for row in chosen)
-        values = "".join(f"<td class=n>{_score(results, chosen[0], name, i)}</td>" for name in shown)
+        scores = [chosen[0].columns[f"metric:{name}"][i] * results.factor(name) for name in shown]
+        values = "".join(f"<td class=n>{score:.1f}</td>" for score in scores)
         lines.append(f"<tr><td>{names}</td><td>{highlighted(text, base)}</td>{values}</tr>")
     return (
         f"<div class=case><p><b>{html.escape(results.sources[i])}</b></p>"
@@ -149,21 +179,10 @@ def _case(results: Results, rows: list[RowResults], i: int) -> str:
     )
 
 
-def _score(results: Results, row: RowResults, metric: str, i: int) -> str:
-    factor = 100.0 if results.scale(metric) == 1.0 else 1.0
-    return f"{row.columns[f'metric:{metric}'][i] * factor:.1f}"
-
-
-def show(options: argparse.Namespace) -> None:
-    print(write_report(options.run, options.output, options.cases, options.formats))
-
-
 def main() -> None:
     parser = Parser(prog="evaluation.report", description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("--output", type=Path, help="default: RUN/report.html")
-    parser.add_argument("--cases", type=int, default=12, help="how many sentences to show")
-    parser.add_argument(
-        "--formats", nargs="+", default=["markdown"], choices=EXTENSIONS, help="of the tables beside it"
-    )
-    run_command(parser, show)
+    parser.add_argument("--cases", type=int, default=12, help="number of sentences to show")
+    parser.add_argument("--formats", nargs="+", default=["markdown"], choices=EXTENSIONS, help="of the tables beside")
+    run_command(parser, lambda given: print(write_report(given.run, given.output, given.cases, given.formats)))

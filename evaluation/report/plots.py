@@ -63,7 +63,7 @@ def method_name(row: RowResults) -> str:
 
 
 def series_of(results: Results, rows: Sequence[RowResults]) -> list[Series]:
-    """Rows by method; each keeps its colour in all figures."""
+    """Group rows by method; each keeps its colour in all figures."""
     places = {"PMBR": 0, **{f"AC-PMBR ({name})": k for k, name in enumerate(results.settings.distilled, start=1)}}
     grouped: dict[str, list[RowResults]] = {}
     for row in rows:
@@ -72,7 +72,7 @@ def series_of(results: Results, rows: Sequence[RowResults]) -> list[Series]:
 
 
 def cost_of(results: Results, row: RowResults) -> float:
-    """What a row costs per sentence: calls really made, each weighted with its utility's size where that is known."""
+    """Return a row's cost per sentence: calls really made, weighted by their utilities' sizes if these are known."""
     names = (results.settings.target, *results.settings.distilled)
     sizes = {name: float(results.utilities.get(name, {}).get("parameters", 0)) for name in names}
     if sizes[results.settings.target] <= 0:
@@ -86,7 +86,7 @@ def cost_label(results: Results) -> str:
 
 
 def error_by_cost(results: Results) -> Figure | None:
-    """MSE of the completed matrix against what was spent."""
+    """Draw the MSE of the completed matrix against what was spent."""
     series = series_of(results, results.figure("cost"))
     if not series or series[0].rows[0].mean("completion_error") is None:
         return None
@@ -101,7 +101,7 @@ def error_by_cost(results: Results) -> Figure | None:
 
 
 def error_by_agreement(results: Results) -> Figure | None:
-    """MSE against γ; the line is PMBR, which has no γ."""
+    """Draw the MSE against γ; the line is PMBR, which has no γ."""
     rows = results.figure("agreement")
     if not rows or rows[0].mean("completion_error") is None:
         return None
@@ -120,7 +120,7 @@ def error_by_agreement(results: Results) -> Figure | None:
 
 
 def quality_by_cost(results: Results) -> Figure | None:
-    """The first metric against what was spent, for all decoders: curves where there are several budgets."""
+    """Draw the first metric against what was spent, for all decoders: curves if there are several budgets."""
     metric = results.settings.metrics[0]
     figure, axes = plt.subplots(figsize=(6.4, 4.8), layout="constrained")
     curves = results.figure("cost") or [row for row in results.table if row.row.budget]
@@ -134,12 +134,10 @@ def quality_by_cost(results: Results) -> Figure | None:
             axes.annotate(row.row.label, (0.005, quality), xycoords=axes.get_yaxis_transform(), va="bottom", color=GREY)
         elif row.row.full or row.row.method == "rounds":
             k = 0 if row.row.distilled is None else results.settings.distilled.index(row.row.distilled) + 1
-            shown: dict[str, Any] = {
-                "color": "black" if k == 0 else COLOURS[k],
-                "marker": "X" if row.row.method == "rounds" else "*" if k == 0 else MARKERS[k],
-                "s": 90,
-            }
-            axes.scatter(cost_of(results, row), quality, label=method_name(row), zorder=3, edgecolors="black", **shown)
+            colour = "black" if k == 0 else COLOURS[k]
+            marker = "X" if row.row.method == "rounds" else "*" if k == 0 else MARKERS[k]
+            look: dict[str, Any] = {"color": colour, "marker": marker, "s": 90, "zorder": 3, "edgecolors": "black"}
+            axes.scatter(cost_of(results, row), quality, label=method_name(row), **look)
     _logarithmic(axes, vertical=False)
     name = metric_name(results, metric)
     axes.set(xlabel=cost_label(results), ylabel=name, title=f"Quality by cost, {results.pair}")
@@ -159,7 +157,7 @@ def _logarithmic(axes: Axes, vertical: bool = True) -> None:
 
 
 def figures(results: Results) -> Iterator[tuple[str, Figure]]:
-    """(name, figure) of one language pair, each closed when the next is asked for."""
+    """Yield (name, figure) of one language pair; each is closed when the next is asked for."""
     with plt.rc_context(STYLE):
         for name, make in FIGURES.items():
             figure = make(results)
@@ -169,7 +167,7 @@ def figures(results: Results) -> Iterator[tuple[str, Figure]]:
 
 
 def svg(figure: Figure) -> str:
-    """A figure as the text of an SVG element."""
+    """Write a figure as the text of an SVG element."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
@@ -177,7 +175,7 @@ def svg(figure: Figure) -> str:
 
 
 def draw(results: Results, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Files with all figures of one language pair."""
+    """Write all figures of one language pair to files."""
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     for name, figure in figures(results):
@@ -196,7 +194,7 @@ def show(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = Parser(prog="evaluation.report.plots", description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("--output", type=Path, help="where the figures go (default: RUN/figures)")
+    parser.add_argument("--output", type=Path, help="folder for the figures (default: RUN/figures)")
     parser.add_argument("--formats", nargs="+", default=["png"], choices=["png", "svg", "pdf"])
     run_command(parser, show)
 

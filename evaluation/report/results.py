@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from evaluation.wmt.rows import Row, figure_rows, table_rows
+from evaluation.wmt.rows import Row, all_rows, figure_rows, table_rows
 from evaluation.wmt.settings import BlockSettings, EvaluationSettings, ModelSettings
 from hf_acpmbr.decision import Signature, nested_signature
 from hf_acpmbr.shards import digest
@@ -25,7 +25,10 @@ CORPUS_METRICS = ("bleu", "chrf", "chrf++", "ter")
 
 @dataclass(frozen=True, eq=False)
 class RowResults:
-    """What one row chose for every sentence, aligned with `Results.indices`."""
+    """What one row chose for each sentence, aligned with `Results.indices`.
+
+    Column `regret` is the expected target utility × 100 lost against full MBR, NaN without full matrices.
+    """
 
     row: Row
     texts: list[str]
@@ -33,23 +36,18 @@ class RowResults:
     calls: list[dict[str, int]]
 
     def mean(self, column: str) -> float | None:
-        """The mean of a column; None where it is unknown."""
+        """Average a column; None if it is unknown."""
         values = self.columns[column]
         return None if np.isnan(values).all() else float(np.nanmean(values))
 
     @property
-    def regret(self) -> Floats:
-        """(sentences,) expected target utility × 100 lost against full MBR; NaN without full matrices."""
-        return self.columns["regret"]
-
-    @property
     def total_calls(self) -> float:
-        """Utility calls per sentence, on average."""
+        """Average the utility calls per sentence."""
         return float(np.mean([sum(calls.values()) for calls in self.calls]))
 
 
 class UtilityNote(TypedDict, total=False):
-    """What a run says of a utility; absent where the metric is the corpus's own."""
+    """What a run says of a utility; absent if the metric is the corpus's own."""
 
     name: str
     signature: str
@@ -92,11 +90,12 @@ class Results:
     def figure(self, name: str) -> list[RowResults]:
         return [self.rows[row.key] for row in figure_rows(self.settings) if row.figure == name]
 
-    def scale(self, utility: str) -> float:
-        return float(self.utilities.get(utility, {}).get("scale", 1.0))
+    def factor(self, utility: str) -> float:
+        """Return what its scores are multiplied by in tables: 100 if they are on 0–1."""
+        return 100.0 if float(self.utilities.get(utility, {}).get("scale", 1.0)) == 1.0 else 1.0
 
     def calls(self, row: RowResults, utility: str) -> float:
-        """Calls of one utility per sentence, on average. Settings may name it by a path, decisions never do."""
+        """Average the calls of one utility per sentence. Settings may name it by a path, decisions never do."""
         name = str(self.utilities.get(utility, {}).get("name", utility.rstrip("/").rpartition("/")[2]))
         return float(np.mean([made.get(name, 0) for made in row.calls]))
 
@@ -105,12 +104,12 @@ class Results:
 
     @cached_property
     def sentences(self) -> str:
-        """How many sentences, and a hash of their sources and references: equal texts, equal hash."""
+        """Write the number of sentences and a hash of their sources and references: equal texts, equal hash."""
         return f"{len(self.indices)}#{digest(list(zip(self.sources, self.references, strict=True)))[:12]}"
 
     @cached_property
     def signature(self) -> str:
-        """One line from which the run can be repeated."""
+        """Write one line from which the run can be repeated."""
         settings = self.settings
         names = (settings.target, *settings.distilled)
         known = [nested_signature(self.utilities.get(name, {}).get("signature", name)) for name in names]
@@ -131,7 +130,7 @@ class Results:
 
 
 def _words(model: ModelSettings) -> list[str]:
-    """Everything of the model's settings but its name, flat."""
+    """List all of the model's settings but its name, flat."""
     flat = {name: value for name, value in model.to_dict().items() if name != "name" and not isinstance(value, dict)}
     return [f"{name}={value}" for name, value in {**flat, **model.generate, **model.languages}.items()]
 
@@ -144,7 +143,7 @@ def _compact(block: BlockSettings) -> str:
 
 
 def open_results(folder: str | Path) -> list[Results]:
-    """The results of every language pair in a run's folder."""
+    """Open the results of each language pair in a run's folder."""
     folder = Path(folder)
     runs = sorted(folder.glob("run.*.json"))
     if not runs:
@@ -161,27 +160,13 @@ def _open(folder: Path, run: RunNote) -> Results:
     columns = {name: np.array(table[name].to_pylist(), dtype=np.float64) for name in numbers}
     texts, calls = table["text"].to_pylist(), table["calls"].to_pylist()
     rows, done = {}, sorted(set(indices.tolist()))
-    for row in [*table_rows(settings), *figure_rows(settings)]:
+    for row in all_rows(settings):
         chosen = np.flatnonzero(keys == row.key)
-        rows[row.key] = RowResults(
-            row,
-            [texts[i] for i in chosen],
-            {name: values[chosen] for name, values in columns.items()},
-            [json.loads(calls[i]) for i in chosen],
-        )
+        own = {name: values[chosen] for name, values in columns.items()}
+        rows[row.key] = RowResults(row, [texts[i] for i in chosen], own, [json.loads(calls[i]) for i in chosen])
     failures = (folder / f"failures.{run['pair']}.jsonl").read_text(encoding="utf-8").splitlines()
     failed = {entry["index"]: entry["error"] for entry in map(json.loads, failures)}
     sentences = [run["sentences"][i] for i in done]
-    return Results(
-        folder,
-        run["pair"],
-        settings,
-        run["utilities"],
-        run["version"],
-        done,
-        [source for _, source, _ in sentences],
-        [reference for _, _, reference in sentences],
-        rows,
-        run["sentences"],
-        failed,
-    )
+    sources, references = ([row[column] for row in sentences] for column in (1, 2))
+    known = run["pair"], settings, run["utilities"], run["version"]
+    return Results(folder, *known, done, sources, references, rows, run["sentences"], failed)

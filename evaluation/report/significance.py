@@ -48,7 +48,7 @@ class Comparison:
 
 
 def corpus_metric(name: str) -> Metric:
-    """sacrebleu's metric by the name used in the settings."""
+    """Make sacrebleu's metric by the name used in the settings."""
     made: dict[str, Any] = {"bleu": BLEU, "chrf": CHRF, "chrf++": lambda: CHRF(word_order=2), "ter": TER}
     metric: Metric = made[name]()
     return metric
@@ -82,7 +82,7 @@ class SentenceMean(Metric):
 
 
 def compare(results: Results, resamples: int = RESAMPLES) -> dict[str, dict[str, Comparison]]:
-    """{row: {metric: Comparison}} for the table's rows."""
+    """Compare the table's rows: {row: {metric: Comparison}}."""
     compared: dict[str, dict[str, Comparison]] = {}
     for group in _groups(results):
         for metric in results.settings.metrics:
@@ -92,7 +92,7 @@ def compare(results: Results, resamples: int = RESAMPLES) -> dict[str, dict[str,
 
 
 def _groups(results: Results) -> list[list[RowResults]]:
-    """Rows to compare with each other, the baseline first."""
+    """Group the rows to compare with each other, the baseline first."""
     blocks: dict[str, list[RowResults]] = {}
     for row in results.table:
         blocks.setdefault(row.row.budget, []).append(row)
@@ -104,8 +104,7 @@ def _groups(results: Results) -> list[list[RowResults]]:
 def _test(results: Results, group: list[RowResults], metric: str, resamples: int) -> list[Comparison]:
     column, higher = f"metric:{metric}", results.higher_is_better(metric)
     if column in group[0].columns:
-        factor = 100.0 if results.scale(metric) == 1.0 else 1.0
-        scores: list[Any] = [(row.row.key, (row.columns[column] * factor).tolist()) for row in group]
+        scores: list[Any] = [(row.row.key, (row.columns[column] * results.factor(metric)).tolist()) for row in group]
         return paired_bootstrap(scores, SentenceMean(metric), None, higher, resamples)
     texts = [(row.row.key, row.texts) for row in group]
     return paired_bootstrap(texts, corpus_metric(metric), results.references, higher, resamples)
@@ -118,7 +117,7 @@ def paired_bootstrap(
     higher_is_better: bool = True,
     resamples: int = RESAMPLES,
 ) -> list[Comparison]:
-    """sacreBLEU's paired bootstrap of (name, texts), the first of which is the baseline."""
+    """Run sacreBLEU's paired bootstrap of (name, texts), the first of which is the baseline."""
     given: Any = None if references is None else [references]
     _, scores = PairedTest(list(systems), {"metric": metric}, given, "bs", resamples)()
     found: list[Any] = next(values for name, values in scores.items() if name != "System")
@@ -128,15 +127,14 @@ def paired_bootstrap(
     ]
 
 
-def show(options: argparse.Namespace) -> None:
+def main() -> None:
     from evaluation.report.table import significance_table
 
-    for results in open_results(options.run):
-        table = significance_table(results, compare(results, options.resamples))
-        print(table.render(options.format), end="\n\n")
+    def show(options: argparse.Namespace) -> None:
+        for results in open_results(options.run):
+            table = significance_table(results, compare(results, options.resamples))
+            print(table.render(options.format), end="\n\n")
 
-
-def main() -> None:
     parser = Parser(prog="evaluation.report.significance", description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("--format", choices=("text", "markdown", "latex", "csv"), default="text")

@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from evaluation.command import Parser, run_command
 from evaluation.report.layout import Cell, Layout
 from evaluation.report.results import CORPUS_METRICS, Results, RowResults, open_results
 from evaluation.report.significance import Comparison, compare, corpus_metric
 
+Compared = Mapping[str, Mapping[str, Comparison]]  # {row: {metric: ...}}
 PUBLISHED = Path(__file__).resolve().parent / "published.json"
 NAMES = {
     "bleu": "BLEU",
@@ -41,23 +40,18 @@ def metric_name(results: Results, metric: str) -> str:
 
 
 def metric_value(results: Results, row: RowResults, metric: str) -> float:
-    """A metric of one row's choices, as the table shows it."""
+    """Score one row's choices by a metric, as the table shows it."""
     if metric in CORPUS_METRICS:
         return float(corpus_metric(metric).corpus_score(row.texts, [results.references]).score)
-    factor = 100.0 if results.scale(metric) == 1.0 else 1.0
-    return float(row.columns[f"metric:{metric}"].mean() * factor)
+    return float(row.columns[f"metric:{metric}"].mean() * results.factor(metric))
 
 
 def row_label(row: RowResults) -> tuple[str, str]:
     return f"{row.row.label} {row.row.budget}".strip(), row.row.distilled or ""
 
 
-def build_table(
-    results: Results,
-    compared: Mapping[str, Mapping[str, Comparison]] | None = None,
-    published: bool = False,
-) -> Layout:
-    """The table of one language pair; bold where significantly better than the row's baseline."""
+def build_table(results: Results, compared: Compared | None = None, published: bool = False) -> Layout:
+    """Lay out the table of one language pair; bold: significantly better than the row's baseline."""
     metrics = results.settings.metrics
     theirs = published_rows(results) if published else {}
     extra = theirs.get("columns", [])
@@ -79,8 +73,8 @@ def build_table(
     return Layout(_title(results), tuple(header), tuple(rows), _notes(results, compared, published and bool(extra)))
 
 
-def significance_table(results: Results, compared: Mapping[str, Mapping[str, Comparison]]) -> Layout:
-    """Mean ± half of the 95% interval, and p against the baseline."""
+def significance_table(results: Results, compared: Compared) -> Layout:
+    """Lay out the means ± half of their 95% intervals, and p against the baseline."""
     metrics = results.settings.metrics
     header = ["method", "distilled"]
     for metric in metrics:
@@ -124,22 +118,21 @@ def _notes(results: Results, compared: object, published: bool) -> tuple[str, ..
 
 
 def _costs(results: Results, row: RowResults) -> list[str]:
-    """MSE, regret, the paper's cost, and real calls of target and distilled utility."""
-    error = row.mean("completion_error")
-    regret = row.regret
+    """Write MSE, regret, the paper's cost, and real calls of target and distilled utility."""
+    error, regret = row.mean("completion_error"), row.mean("regret")
     cost = row.mean("paper_cost") if row.row.key != "oracle" else None
     names = (results.settings.target, row.row.distilled)
     calls = [results.calls(row, name) if name else 0.0 for name in names]
     return [
         "" if error is None or row.row.key == "mbr" else f"{error:.2f}",
-        "" if np.isnan(regret).all() else f"{np.nanmean(regret):.2f}",
+        "" if regret is None else f"{regret:.2f}",
         "" if not cost else f"{cost / 1e6:.3g}",
         *(f"{count:,.0f}" if count else "" for count in calls),
     ]
 
 
 def published_rows(results: Results) -> dict[str, Any]:
-    """The paper's numbers for this data, if it has any: {"columns": [...], "rows": {key: {column: value}}}."""
+    """Read the paper's numbers for this data, if it has any: {"columns": [...], "rows": {key: {column: value}}}."""
     known = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     found = known["tables"].get(f"{results.settings.data.name}.{results.pair}")
     if found is None:

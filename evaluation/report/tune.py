@@ -13,6 +13,7 @@ import io
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,7 +50,7 @@ class Tuned:
 def grid(
     settings: EvaluationSettings, gammas: Sequence[float], regularizations: Sequence[float], ranks: Sequence[int]
 ) -> list[Row]:
-    """AC-PMBR's rows of the table, each with every combination."""
+    """Combine AC-PMBR's rows of the table with all combinations."""
     rows = []
     for row in table_rows(settings):
         if row.can_have_agreement:
@@ -60,7 +61,7 @@ def grid(
 
 
 def shard_errors(shard: int, settings: EvaluationSettings, corpus: Corpus, folder: Path, rows: list[Row]) -> Floats:
-    """(sources, rows) MSE of one shard."""
+    """Measure the (sources, rows) MSE of one shard."""
     drawn = CandidatesPhase(corpus, folder, settings)
     names = (settings.target, *settings.distilled)
     matrices = {name: MatrixPhase(settings, name, drawn) for name in names}
@@ -87,7 +88,7 @@ def tune(
     ranks: Sequence[int] = (8,),
     workers: int = 1,
 ) -> list[Tuned]:
-    """Every combination for every block and distilled utility of the run's first language pair, best first in each."""
+    """Measure all combinations per block and distilled utility of the run's first language pair, best first in each."""
     results = open_results(folder)[0]
     settings = results.settings
     if not settings.full_matrices:
@@ -95,11 +96,8 @@ def tune(
     corpus = Corpus(results.pair, results.run_sentences, settings.shard_size)
     rows = grid(settings, gammas, regularizations, ranks)
     work = partial(shard_errors, settings=settings, corpus=corpus, folder=folder, rows=rows)
-    if workers > 1:
-        with ProcessPoolExecutor(workers) as pool:
-            errors = np.concatenate(list(pool.map(work, corpus.shards)))
-    else:
-        errors = np.concatenate([work(shard) for shard in corpus.shards])
+    with ProcessPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
+        errors = np.concatenate(list(pool.map(work, corpus.shards) if pool else map(work, corpus.shards)))
     mean, spread = mean_and_error(errors.tolist())
     found = [_tuned(row, float(m), float(s)) for row, m, s in zip(rows, mean, spread, strict=True)]
     order = {key: k for k, key in enumerate(dict.fromkeys((t.budget, t.distilled) for t in found))}

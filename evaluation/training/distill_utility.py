@@ -14,24 +14,23 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import sentencepiece
 import torch
 from safetensors.torch import load_file
 
 from evaluation.assets import DATA_HELP
-from evaluation.training.bitext import tatoeba
 from evaluation.training.rated_pairs import RatedPair, RatedPairs, cached_chunks, training_ratings
 from evaluation.training.trainer import add_training_arguments, prepare_process
-from evaluation.training.translation import load, sample_translations
+from evaluation.training.translation import load, sample_translations, tatoeba
 from evaluation.training.utility_network import POSITIONS, SIZES, build_network, export, fit
 from hf_acpmbr import load_utility
+from hf_acpmbr.embedded import TRANSLATOR, UTILITIES
 from hf_acpmbr.utilities import Utility
 
-CANDIDATES = 16
+CANDIDATES = 16  # samples per source
 
 
 def scored_pairs(args: argparse.Namespace, target: Utility, number: int) -> list[RatedPair]:
-    """One chunk of pairs with the target's scores."""
+    """Make one chunk of pairs with the target's scores."""
     rng = random.Random(f"{args.seed}/{number}")
     torch.manual_seed(args.seed * 100_003 + number)
     model, tokenizer = load(args.translator)
@@ -56,14 +55,14 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=[name for name in SIZES if name != "embedded"], required=True)
     parser.add_argument("--data", type=Path, help=DATA_HELP)
-    parser.add_argument("--translator", type=Path, default=Path("hf_acpmbr/embedded/translator"))
-    parser.add_argument("--target", default="hf_acpmbr/embedded/utility", help="exported folder of the target")
+    parser.add_argument("--translator", type=Path, default=TRANSLATOR)
+    parser.add_argument("--target", type=Path, default=UTILITIES["embedded"], help="exported folder of the target")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--scores", type=Path, help="where scored pairs are kept; default: OUTPUT/scores")
-    parser.add_argument("--chunks", type=int, default=9, help="chunks of scored pairs, the last one held out")
+    parser.add_argument("--scores", type=Path, help="folder for the scored pairs (default: OUTPUT/scores)")
+    parser.add_argument("--chunks", type=int, default=6, help="chunks of scored pairs, the last one held out")
     parser.add_argument("--chunk-sentences", type=int, default=500)
     parser.add_argument("--pairs-per-source", type=int, default=50)
-    add_training_arguments(parser, rate=2e-3, muon_rate=0.01, minutes=15.0)
+    add_training_arguments(parser, rate=1e-3, muon_rate=0.006, minutes=8.0)
     return parser.parse_args(given)
 
 
@@ -73,10 +72,9 @@ def main(given: Sequence[str] | None = None) -> None:
     target = load_utility(str(args.target))
     folder = args.scores or args.output / "scores"
     *chunks, dev = cached_chunks(folder, args.chunks, lambda k: scored_pairs(args, target, k))
-    pieces = Path(args.target) / "spm.model"
-    vocabulary = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
-    vectors = load_file(Path(args.target) / "model.safetensors")["bleurt.embeddings.word_embeddings.weight"].float()
-    network = build_network(SIZES[args.size], vocabulary.get_piece_size(), vectors)
+    pieces = args.target / "spm.model"
+    vectors = load_file(args.target / "model.safetensors")["bleurt.embeddings.word_embeddings.weight"].float()
+    network = build_network(SIZES[args.size], len(vectors), vectors)
     train = RatedPairs([pair for chunk in chunks for pair in chunk], pieces, POSITIONS)
     fit(network, train, {"target": RatedPairs(dev[:4000], pieces, POSITIONS)}, args, args.output)
     export(network, pieces, args.output / "model")

@@ -66,20 +66,20 @@ class Planter:
         self.between = {key: sorted(words) for key, words in between.items() if len(words) > 1}
         self.starts = {key: sorted(words) for key, words in starts.items() if len(words) > 1}
         self.kinds: dict[str, Callable[[list[str], int, random.Random], str | list[str] | None]] = {
-            "missing": self._missing,
-            "doubled": self._doubled,
-            "swapped": self._swapped,
-            "moved": self._moved,
-            "case": self._case,
+            "missing": missing,
+            "doubled": doubled,
+            "swapped": swapped,
+            "moved": moved,
+            "case": case,
             "ending": self._ending,
             "article": self._article,
-            "related word": self._related,
+            "related word": lambda words, i, rng: other(words[i], self.starts.get(core(words[i])[:4].lower(), ()), rng),
             "fitting word": self._fitting,
-            "random word": self._random,
+            "random word": lambda words, i, rng: other(words[i], self.words, rng),
         }
 
     def plant(self, text: str, rng: random.Random, kinds: Sequence[str] | None = None) -> Planted | None:
-        """`text` with one error of a kind drawn from `kinds` (default: all); None where none fits."""
+        """Plant one error of a kind drawn from `kinds` (default: all); None if none fits."""
         words = text.split()
         kinds = list(kinds or self.kinds)
         rng.shuffle(kinds)
@@ -90,47 +90,15 @@ class Planter:
                 change = self.kinds[kind](words, i, rng)
                 if change is None:
                     continue
-                changed = (
-                    change if isinstance(change, list) else [*words[:i], recore(words[i], change), *words[i + 1 :]]
-                )
+                changed = change
+                if isinstance(changed, str):
+                    changed = [*words[:i], recore(words[i], changed), *words[i + 1 :]]
                 if i == 0 and kind != "case":
                     changed[0] = recore(changed[0], alike(core(words[0]), core(changed[0])))
                 planted = " ".join(changed)
                 if planted and planted != text:
                     return Planted(planted, kind)
         return None
-
-    def _missing(self, words: list[str], i: int, rng: random.Random) -> list[str] | None:
-        if len(words) < 3:
-            return None
-        rest = [*words[:i], *words[i + 1 :]]
-        if i == len(words) - 1:
-            rest[-1] = core(rest[-1]) + split(words[i])[2]
-        return rest
-
-    def _doubled(self, words: list[str], i: int, rng: random.Random) -> str | None:
-        word = core(words[i])
-        return f"{word} {word[:1].lower() + word[1:] if i == 0 else word}" if word else None
-
-    def _swapped(self, words: list[str], i: int, rng: random.Random) -> list[str] | None:
-        if i == 0 or i + 1 >= len(words):
-            return None
-        swapped = list(words)
-        swapped[i], swapped[i + 1] = recore(words[i], core(words[i + 1])), recore(words[i + 1], core(words[i]))
-        return swapped
-
-    def _moved(self, words: list[str], i: int, rng: random.Random) -> list[str] | None:
-        # The first word and the last one keep capital letter and full stop.
-        places = [k for k in range(1, len(words) - 1) if abs(k - i) > 1]
-        if not 0 < i < len(words) - 1 or not places:
-            return None
-        rest = [*words[:i], *words[i + 1 :]]
-        place = rng.choice(places)
-        return [*rest[:place], words[i], *rest[place:]]
-
-    def _case(self, words: list[str], i: int, rng: random.Random) -> str | None:
-        word = core(words[i])
-        return word[:1].swapcase() + word[1:] if i and len(word) > 1 and word[0].isalpha() else None
 
     def _ending(self, words: list[str], i: int, rng: random.Random) -> str | None:
         word = core(words[i])
@@ -147,42 +115,74 @@ class Planter:
                 return alike(word, rng.choice([form for form in forms if form != word.lower()]))
         return None
 
-    def _related(self, words: list[str], i: int, rng: random.Random) -> str | None:
-        return self._other(core(words[i]), self.starts.get(core(words[i])[:4].lower(), []), rng)
-
     def _fitting(self, words: list[str], i: int, rng: random.Random) -> str | None:
         before = core(words[i - 1]).lower() if i else ""
         after = core(words[i + 1]).lower() if i + 1 < len(words) else ""
-        return self._other(core(words[i]), self.between.get((before, after), []), rng)
+        return other(words[i], self.between.get((before, after), ()), rng)
 
-    def _random(self, words: list[str], i: int, rng: random.Random) -> str | None:
-        return self._other(core(words[i]), self.words, rng)
 
-    def _other(self, word: str, choices: Sequence[str], rng: random.Random) -> str | None:
-        for _ in range(4):
-            other = rng.choice(choices) if choices and word else ""
-            if other and other.lower() != word.lower():
-                return other
+def missing(words: list[str], i: int, rng: random.Random) -> list[str] | None:
+    if len(words) < 3:
         return None
+    rest = [*words[:i], *words[i + 1 :]]
+    if i == len(words) - 1:
+        rest[-1] = core(rest[-1]) + split(words[i])[2]
+    return rest
+
+
+def doubled(words: list[str], i: int, rng: random.Random) -> str | None:
+    word = core(words[i])
+    return f"{word} {word[:1].lower() + word[1:] if i == 0 else word}" if word else None
+
+
+def swapped(words: list[str], i: int, rng: random.Random) -> list[str] | None:
+    if i == 0 or i + 1 >= len(words):
+        return None
+    left, right = words[i : i + 2]
+    return [*words[:i], recore(left, core(right)), recore(right, core(left)), *words[i + 2 :]]
+
+
+def moved(words: list[str], i: int, rng: random.Random) -> list[str] | None:
+    # The first word and the last one keep capital letter and full stop.
+    places = [k for k in range(1, len(words) - 1) if abs(k - i) > 1]
+    if not 0 < i < len(words) - 1 or not places:
+        return None
+    rest = [*words[:i], *words[i + 1 :]]
+    place = rng.choice(places)
+    return [*rest[:place], words[i], *rest[place:]]
+
+
+def case(words: list[str], i: int, rng: random.Random) -> str | None:
+    word = core(words[i])
+    return word[:1].swapcase() + word[1:] if i and len(word) > 1 and word[0].isalpha() else None
+
+
+def other(word: str, choices: Sequence[str], rng: random.Random) -> str | None:
+    """Draw another word than `word` from `choices`; None if four draws find none."""
+    for _ in range(4):
+        drawn = rng.choice(choices) if choices and core(word) else ""
+        if drawn and drawn.lower() != core(word).lower():
+            return drawn
+    return None
 
 
 def split(word: str) -> tuple[str, str, str]:
-    """(punctuation before, the word itself, punctuation after)."""
+    """Split into (punctuation before, the word itself, punctuation after)."""
     before, middle, after = WORD.match(word).groups()  # type: ignore[union-attr]  # it matches every string
     return before, middle, after
 
 
 def core(word: str) -> str:
-    """The word without the punctuation around it."""
+    """Return the word without the punctuation around it."""
     return split(word)[1]
 
 
 def recore(word: str, other: str) -> str:
-    """`other` in the punctuation of `word`."""
+    """Put `other` into the punctuation of `word`."""
     before, _, after = split(word)
     return before + other + after
 
 
 def alike(word: str, other: str) -> str:
-    """`other` with the first letter's case of `word`."""
+    """Give `other` the first letter's case of `word`."""
     return other[:1].upper() + other[1:] if word[:1].isupper() else other[:1].lower() + other[1:]

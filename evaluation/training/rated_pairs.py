@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,8 @@ import sentencepiece
 import torch
 
 from evaluation.assets import find, read_lines
-from evaluation.training.bitext import pad_rows
 from evaluation.training.trainer import length_batches
+from evaluation.training.translation import pad_rows
 from hf_acpmbr.files import write_atomically
 
 SPECIAL_PIECES = ("[CLS]", "[SEP]")
@@ -33,7 +33,7 @@ class RatedPair:
 
 
 def cached_chunks(folder: Path, chunks: int, make: Callable[[int], list[RatedPair]]) -> list[list[RatedPair]]:
-    """`make(k)` for each k; what an earlier run has already made is read from `folder`."""
+    """Return `make(k)` for each k, reading from `folder` what an earlier run has made."""
     result = []
     for k in range(chunks):
         path = folder / f"pairs-{k:03d}.jsonl.gz"
@@ -46,13 +46,13 @@ def cached_chunks(folder: Path, chunks: int, make: Callable[[int], list[RatedPai
 
 
 def read_ratings(data: Path | None, kind: str, part: str) -> list[RatedPair]:
-    """Ratings of a kind ("mqm", "bleurt20") in the data folder, for "train" or "test"."""
+    """Read the ratings of a kind ("mqm", "bleurt20") in the data folder, for "train" or "test"."""
     rows = read_lines(find("ratings", f"{kind}.{part}.en-de.jsonl.gz", data))
     return [RatedPair(row["reference"], row["hypothesis"], float(row[kind])) for row in rows]
 
 
 def training_ratings(data: Path | None) -> tuple[list[RatedPair], list[RatedPair]]:
-    """BLEURT-20 scores as they are, and MQM moved to their mean and spread."""
+    """Read BLEURT-20 scores as they are, and MQM moved to their mean and spread."""
     bleurt, mqm = (read_ratings(data, kind, "train") for kind in ("bleurt20", "mqm"))
     scores = np.array([pair.score for pair in bleurt])
     human = np.array([max(pair.score, WORST_MQM) for pair in mqm])
@@ -61,10 +61,10 @@ def training_ratings(data: Path | None) -> tuple[list[RatedPair], list[RatedPair
 
 
 def joined(pairs: Sequence[RatedPair], number: int) -> list[RatedPair]:
-    """`number` texts of two to four segments in a row, rated as MQM does it: their faults add up.
+    """Make `number` texts of two to four segments in a row, rated as MQM does it: their faults add up.
 
-    Each row of references has GROUP rows of hypotheses. The faults of a segment are what the best score of `pairs` is
-    above its own, and no text falls below the worst score. The same pairs, the same result.
+    Each row of references has GROUP rows of hypotheses. The faults of a segment are the distance of its score from the
+    best score of `pairs`, and no text falls below the worst score. The same pairs give the same result.
     """
     rng = random.Random(0)
     best, worst = max(pair.score for pair in pairs), min(pair.score for pair in pairs)
@@ -80,31 +80,6 @@ def joined(pairs: Sequence[RatedPair], number: int) -> list[RatedPair]:
             texts = " ".join(row), " ".join(pair.hypothesis for pair in chosen)
             result.append(RatedPair(*texts, max(worst, best - faults)))
     return result[:number]
-
-
-def train_pieces(texts: Iterable[str], path: Path, size: int, seed: int) -> None:
-    """BLEURT's kind of vocabulary: padding is 0 and `[CLS]`, `[SEP]` are pieces.
-
-    No normalisation table: it would take a quarter of a megabyte in each of the three model folders.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sentencepiece.set_random_generator_seed(seed)
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_prefix=str(path.with_suffix("")),
-        model_type="unigram",
-        vocab_size=size,
-        character_coverage=0.9995,
-        normalization_rule_name="identity",
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=list(SPECIAL_PIECES),
-        num_threads=1,
-        minloglevel=2,
-    )
-    path.with_suffix(".vocab").unlink()
 
 
 @dataclass(frozen=True)
@@ -144,7 +119,7 @@ class RatedPairs:
         return len(self.scores)
 
     def plan(self, seed: int, epoch: int, batch_tokens: int) -> list[np.ndarray]:
-        """Pair indices of each batch of an epoch; up to GROUP pairs with one reference, chosen anew, stay together."""
+        """Plan one epoch: indices of each batch. At most GROUP pairs of one reference, drawn anew, stay together."""
         order = np.random.default_rng([seed, epoch, 2]).permutation(len(self))
         order = order[np.argsort(self.groups[order], kind="stable")]
         starts = np.flatnonzero(np.diff(self.groups[order], prepend=-1))

@@ -4,7 +4,7 @@
 
 Rows: greedy, beam 5, MAP (the most probable of the samples) and MBR with each utility over the same ε-samples, all
 compared with beam 5 by sacreBLEU's paired bootstrap. MBR is the package's default, which leaves out most of a network's
-scores, or with `--full` the whole matrix.
+scores.
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ from sacrebleu import BLEU, CHRF
 
 from evaluation.assets import DATA_HELP
 from evaluation.report.significance import paired_bootstrap
-from evaluation.training.bitext import Model, Tokenizer, tatoeba
-from evaluation.training.translation import load, translate
+from evaluation.training.translation import Model, Tokenizer, load, tatoeba, translate
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.embedded import TRANSLATOR
 
 BATCH = 8
 BASELINE = "beam 5"
+Outputs = dict[str, tuple[list[str], float]]  # translations and seconds of each kind of search
 
 
-def search_rows(
-    model: Model, tokenizer: Tokenizer, sources: list[str], languages: tuple[str, str]
-) -> dict[str, tuple[list[str], float]]:
-    """Translations and seconds of greedy and beam search."""
-    result: dict[str, tuple[list[str], float]] = {}
+def search_rows(model: Model, tokenizer: Tokenizer, sources: list[str], languages: tuple[str, str]) -> Outputs:
+    """Translate by greedy and beam search; texts and seconds of each."""
+    result: Outputs = {}
     for name, beams in (("greedy", 1), (BASELINE, 5)):
         start = time.perf_counter()
         result[name] = translate(model, tokenizer, sources, *languages, beams=beams), time.perf_counter() - start
@@ -42,20 +40,11 @@ def search_rows(
 
 
 def sampling_rows(
-    model: Model,
-    tokenizer: Tokenizer,
-    sources: list[str],
-    languages: tuple[str, str],
-    samples: int,
-    utilities: Sequence[str],
-    full: bool,
-) -> dict[str, tuple[list[str], float]]:
-    """Translations and seconds (sampling included) of MAP and of MBR with each utility over the same ε-samples."""
+    model: Model, tokenizer: Tokenizer, sources: list[str], languages: tuple[str, str], samples: int
+) -> Outputs:
+    """Translate by MAP and by MBR with each utility over the same ε-samples; seconds include the sampling."""
     sampler = ACPMBR(tokenizer, decoder="map", num_candidates=samples)
-    decoder = "mbr" if full else None
-    rerankers = {
-        f"MBR, {name}, {samples} samples": ACPMBR(tokenizer, target=name, decoder=decoder) for name in utilities
-    }
+    rerankers = {f"MBR, {name}, {samples} samples": ACPMBR(tokenizer, target=name) for name in ("chrf", "embedded")}
     likely = f"MAP of {samples} samples"
     texts = {name: [""] * len(sources) for name in (likely, *rerankers)}
     seconds = dict.fromkeys(texts, 0.0)
@@ -85,8 +74,8 @@ def sampling_rows(
     return {name: (texts[name], seconds[name]) for name in texts}
 
 
-def table_rows(outputs: dict[str, tuple[list[str], float]], references: list[str]) -> list[dict[str, Any]]:
-    """BLEU and chrF of each output, with its difference from beam search and how likely chance alone explains it."""
+def table_rows(outputs: Outputs, references: list[str]) -> list[dict[str, Any]]:
+    """Score each output by BLEU and chrF, with its difference from beam search and how likely it is chance alone."""
     names = [BASELINE, *(name for name in outputs if name != BASELINE)]
     systems = [(name, outputs[name][0]) for name in names]
     rows: dict[str, dict[str, Any]] = {name: {"search": name} for name in outputs}
@@ -101,7 +90,7 @@ def table_rows(outputs: dict[str, tuple[list[str], float]], references: list[str
 
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
-    """The table; p-values stand behind the differences."""
+    """Write the table; p-values stand behind the differences."""
     lines = ["| direction | search | BLEU | (Δ, p) | chrF | (Δ, p) | seconds |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         cells = [row["direction"], row["search"]]
@@ -119,8 +108,6 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("evaluation/training/results"))
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=64, help="ε-samples for MAP and MBR; 0 leaves these rows out")
-    parser.add_argument("--utilities", nargs="*", default=["chrf", "embedded"], help="names or folders, for MBR")
-    parser.add_argument("--full", action="store_true", help="MBR by full matrices instead of the package's default")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(given)
     torch.set_num_threads(args.threads)
@@ -132,7 +119,7 @@ def main(given: Sequence[str] | None = None) -> None:
         sources, references = [pair[side] for pair in pairs], [pair[1 - side] for pair in pairs]
         outputs = {"source copied": (sources, 0.0), **search_rows(model, tokenizer, sources, languages)}
         if args.samples:
-            outputs |= sampling_rows(model, tokenizer, sources, languages, args.samples, args.utilities, args.full)
+            outputs |= sampling_rows(model, tokenizer, sources, languages, args.samples)
         for row in table_rows(outputs, references):
             rows.append({"direction": "→".join(languages), **row})
             print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
@@ -143,7 +130,7 @@ def main(given: Sequence[str] | None = None) -> None:
         ]
     signatures = [str(metric.get_signature()) for metric in (BLEU(references=[["a"]]), CHRF(references=[["a"]]))]
     title = f"Tatoeba test, {len(pairs)} sentences, {args.threads} thread(s). Differences from {BASELINE} (bootstrap)."
-    title += " MBR: full matrices." if args.full else " MBR: the package's default decoder."
+    title += " MBR: the package's default decoder."
     lines = [title, "", *markdown(rows), "", *signatures]
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "translator.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

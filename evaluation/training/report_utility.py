@@ -19,11 +19,9 @@ from scipy.stats import kendalltau, pearsonr
 
 from evaluation.assets import DATA_HELP
 from evaluation.benchmarks.measures import full_matrix
-from evaluation.training.bitext import tatoeba
 from evaluation.training.planted_errors import Planter
-from evaluation.training.rated_pairs import read_ratings, training_ratings
-from evaluation.training.string_ratings import StringRatings
-from evaluation.training.translation import sample_translations
+from evaluation.training.rated_pairs import RatedPair, read_ratings, training_ratings
+from evaluation.training.translation import sample_translations, tatoeba
 from hf_acpmbr import load_utility
 from hf_acpmbr.embedded import UTILITIES, load_translator
 
@@ -31,15 +29,43 @@ BASELINES = ("shortness", "line through strings")
 STRING_METRICS = ("chrf", "bleu")
 
 
+def string_features(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """Return (n, 7): 1, chrF, BLEU, common words, the reference's length, how much the lengths differ, which way."""
+    strings = [load_utility(name) for name in STRING_METRICS]
+    likeness = [utility.score(hypotheses, references) / utility.scale for utility in strings]
+    common = [common_words(*texts) for texts in zip(hypotheses, references, strict=True)]
+    ours, theirs = (np.log([max(1, len(text)) for text in texts]) for texts in (hypotheses, references))
+    return np.stack([np.ones(len(common)), *likeness, common, theirs, np.abs(ours - theirs), ours - theirs], axis=1)
+
+
+def common_words(one: str, other: str) -> float:
+    """Return F1 of the sets of words, in lower case."""
+    ours, theirs = set(one.lower().split()), set(other.lower().split())
+    return 2 * len(ours & theirs) / max(1, len(ours) + len(theirs))
+
+
+def fit_line(*kinds: Sequence[RatedPair]) -> np.ndarray:
+    """Fit (7,) weights of the string features to ratings, with the least squared error.
+
+    Args:
+        kinds: rated pairs on one scale; each kind weighs the same, however many pairs it has.
+    """
+    pairs = [pair for kind in kinds for pair in kind]
+    known = string_features([pair.hypothesis for pair in pairs], [pair.reference for pair in pairs])
+    roots = np.concatenate([np.full(len(kind), len(kind) ** -0.5) for kind in kinds])
+    scores = np.array([pair.score for pair in pairs])
+    return np.asarray(np.linalg.lstsq(known * roots[:, None], scores * roots, rcond=None)[0])
+
+
 def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[str, object]]:
-    """Kendall's τ and Pearson's r of each utility with each kind of rating.
+    """Measure Kendall's τ and Pearson's r of each utility with each kind of rating.
 
     Two rows are what a utility that understands nothing reaches: ratings of paragraphs fall with their length, and a
-    line through seven numbers, fitted to the training ratings, does better still. The last but one column is τ among
-    the hypotheses of one reference, averaged.
+    line through the string features, fitted to the training ratings, does better still. The last but one column is τ
+    among the hypotheses of one reference, averaged.
     """
     rows: list[dict[str, object]] = []
-    line = StringRatings.fit(*training_ratings(data))
+    line = fit_line(*training_ratings(data))
     for column in ("bleurt20", "mqm"):
         pairs = read_ratings(data, column, "test")[:limit]
         hypotheses, references = [pair.hypothesis for pair in pairs], [pair.reference for pair in pairs]
@@ -49,7 +75,7 @@ def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[st
             if name == "shortness":
                 scores = -np.array([float(len(reference)) for reference in references])
             elif name == "line through strings":
-                scores = line.rate(hypotheses, references)
+                scores = string_features(hypotheses, references) @ line
             else:
                 start = time.perf_counter()
                 scores = load_utility(name).score(hypotheses, references)
@@ -63,7 +89,7 @@ def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[st
 
 
 def kendall_within(scores: np.ndarray, ratings: np.ndarray, references: list[str]) -> float | None:
-    """The mean over references of τ among their hypotheses; None where all have equal scores."""
+    """Average over references τ among their hypotheses; None if all have equal scores."""
     numbers = np.unique(references, return_inverse=True)[1]
     groups = [numbers == k for k in np.flatnonzero(np.bincount(numbers) > 1)]
     found = np.array([kendalltau(scores[group], ratings[group])[0] for group in groups])
@@ -71,7 +97,7 @@ def kendall_within(scores: np.ndarray, ratings: np.ndarray, references: list[str
 
 
 def planted_rows(data: Path | None, names: list[str], sentences: int, samples: int) -> list[dict[str, object]]:
-    """How often a human translation has a higher score than the same text with one planted error.
+    """Count how often a human translation has a higher score than the same text with one planted error.
 
     The references are the text itself, or samples of the translator, as in MBR: then their mean scores are compared.
     """
@@ -87,20 +113,15 @@ def planted_rows(data: Path | None, names: list[str], sentences: int, samples: i
         for name in names:
             utility = load_utility(name)
             sign = 1.0 if utility.higher_is_better else -1.0
-            for label, references in (
-                ("the text itself", [[t] for t, _, _ in cases]),
-                ("samples", [p for *_, p in cases]),
-            ):
+            itself = [[text] for text, _, _ in cases]
+            for label, references in (("the text itself", itself), ("samples", [pool for *_, pool in cases])):
                 flat = [(i, text) for i, texts in enumerate(references) for text in texts]
                 wanted = [text for _, text in flat]
                 right = utility.score([cases[i][0] for i, _ in flat], wanted)
                 wrong = utility.score([cases[i][1].text for i, _ in flat], wanted)
                 lead = np.bincount([i for i, _ in flat], sign * (right - wrong), len(cases)) > 0
-                kinds = sorted({error.kind for _, error, _ in cases})
-                of_kind = {
-                    k: float(np.mean([ok for ok, (_, e, _) in zip(lead, cases, strict=True) if e.kind == k]))
-                    for k in kinds
-                }
+                kinds = np.array([error.kind for _, error, _ in cases])
+                of_kind = {str(kind): float(lead[kinds == kind].mean()) for kind in np.unique(kinds)}
                 row = {"language": languages[1], "reference": label, "utility": name, "pairs": len(cases)}
                 rows.append({**row, "accuracy": float(lead.mean()), **of_kind})
                 print(json.dumps(rows[-1]), flush=True)
@@ -110,13 +131,11 @@ def planted_rows(data: Path | None, names: list[str], sentences: int, samples: i
 def matrix_rows(
     pairs: list[tuple[str, str]], names: list[str], sentences: int, samples: int
 ) -> list[dict[str, object]]:
-    """Correlation with the target over the matrices of ε-samples, per sentence and then averaged."""
+    """Correlate each utility with the target over the matrices of ε-samples, per sentence and then averaged."""
     model, tokenizer = load_translator()
     torch.manual_seed(0)
-    target = load_utility("embedded")
-    guides = {name: load_utility(name) for name in names}
-    entries: dict[str, list[float]] = {name: [] for name in names}
-    choices: dict[str, list[float]] = {name: [] for name in names}
+    target, guides = load_utility("embedded"), {name: load_utility(name) for name in names}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for side, languages in ((0, ("en", "de")), (1, ("de", "en"))):
         texts = [pair[side] for pair in pairs[side :: len(pairs) // (sentences // 2)]]
         for drawn in sample_translations(model, tokenizer, texts, *languages, samples):
@@ -126,35 +145,35 @@ def matrix_rows(
             truth, off = full_matrix(target, unique), ~np.eye(len(unique), dtype=bool)
             for name, guide in guides.items():
                 scores = full_matrix(guide, unique)
-                entries[name].append(float(pearsonr(scores[off], truth[off])[0]))
-                choices[name].append(float(kendalltau(scores.mean(1), truth.mean(1))[0]))
+                order = kendalltau(scores.mean(1), truth.mean(1))[0]
+                found[name].append((float(pearsonr(scores[off], truth[off])[0]), float(order)))
     return [
         {
             "utility": name,
-            "matrices": len(entries[name]),
-            "pearson of entries": float(np.mean(entries[name])),
-            "kendall of expected utilities": float(np.nanmean(choices[name])),
+            "matrices": len(values),
+            "pearson of entries": float(np.mean([entries for entries, _ in values])),
+            "kendall of expected utilities": float(np.nanmean([choices for _, choices in values])),
         }
-        for name in names
+        for name, values in found.items()
     ]
 
 
 def markdown(rows: list[dict[str, object]]) -> list[str]:
-    """A table of dictionaries; what one of them lacks is left empty."""
+    """Write dictionaries as a table; what one of them lacks is left empty."""
+
+    def cell(value: object) -> str:
+        return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
     head = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[cell(row.get(key)) for key in head] for row in rows]
     return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells)]
-
-
-def cell(value: object) -> str:
-    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help=DATA_HELP)
     parser.add_argument("--output", type=Path, default=Path("evaluation/training/results"))
-    parser.add_argument("--limit", type=int, default=10_000, help="at most so many rated pairs of each kind")
+    parser.add_argument("--limit", type=int, default=10_000, help="at most this many rated pairs of each kind")
     parser.add_argument("--planted", type=int, default=500, help="sentences of each language that get an error")
     parser.add_argument("--sentences", type=int, default=40, help="sentences whose matrices are compared")
     parser.add_argument("--samples", type=int, default=64)

@@ -17,28 +17,29 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from evaluation.training.bitext import Model, Tokenizer
 from evaluation.training.planted_errors import ORDER, Planter
 from evaluation.training.rated_pairs import RatedPair
-from evaluation.training.translation import mean_log_likelihoods, sample_translations
+from evaluation.training.translation import Model, Tokenizer, mean_log_likelihoods, sample_translations
 from hf_acpmbr import load_utility
 
-CHRF_SHARE, BLEU_SHARE = 0.5, 0.5
+# The share of a sample's quality that the translator's understanding decides; strings decide the rest.
 MEANING_SHARE = 0.4
-# Of the likeness to it, where the reference is a sample: the rest is the quality itself.
+# If the reference is a sample, the share of the score that is the likeness to it; the rest is the quality itself.
 SAMPLE_SHARE = 0.75
+# What a planted error takes from the quality, if it leaves the meaning nearly as it was, and if not.
 MILD_COST, COST = 0.15, 0.25
 # Nats per token of the source between a true translation and an unrelated sentence.
 LEAST_SPAN = 0.5
-HUMANS = 3
-GROUP = 5
-FOREIGN = 0.2
+# At most this many human translations per pool, and candidates per reference.
+HUMANS, GROUP = 3, 5
+# The share of the pools with a foreign sentence, and the number of samples of the translator per source.
+FOREIGN, SAMPLES = 0.2, 8
 LANGUAGES = ("en", "de")
 
 
 @dataclass
 class Pool:
-    """The texts of one source; `quality` has every one of them."""
+    """The texts of one source; `quality` has all of them."""
 
     source: str
     humans: list[str]
@@ -52,18 +53,11 @@ class SyntheticPairs:
     Args:
         pairs: (English, German) sentences; some English ones have several translations and the other way round.
         translator: (model, tokenizer).
-        samples: translator's samples for each source.
-        seed: same seed and chunk, same pairs.
+        seed: the same seed and chunk give the same pairs.
     """
 
-    def __init__(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        translator: tuple[Model, Tokenizer],
-        samples: int = 8,
-        seed: int = 1,
-    ) -> None:
-        self.pairs, self.samples, self.seed = list(pairs), samples, seed
+    def __init__(self, pairs: Sequence[tuple[str, str]], translator: tuple[Model, Tokenizer], seed: int) -> None:
+        self.pairs, self.seed = list(pairs), seed
         self.model, self.tokenizer = translator
         self.translations: tuple[dict[str, list[str]], ...] = (defaultdict(list), defaultdict(list))
         for pair in self.pairs:
@@ -73,7 +67,7 @@ class SyntheticPairs:
         self.chrf, self.bleu = load_utility("chrf"), load_utility("bleu")
 
     def chunk(self, number: int, sentences: int) -> list[RatedPair]:
-        """Pairs of `sentences` sources: half into German, half into English."""
+        """Make the pairs of `sentences` sources: half into German, half into English."""
         rng = random.Random(f"{self.seed}/{number}")
         torch.manual_seed(self.seed * 100_003 + number)
         return [row for side in (1, 0) for row in self._one_way(rng.sample(self.pairs, sentences // 2), side, rng)]
@@ -81,7 +75,7 @@ class SyntheticPairs:
     def _one_way(self, chosen: list[tuple[str, str]], side: int, rng: random.Random) -> list[RatedPair]:
         sources, references = [pair[1 - side] for pair in chosen], [pair[side] for pair in chosen]
         languages = LANGUAGES[1 - side], LANGUAGES[side]
-        drawn = sample_translations(self.model, self.tokenizer, sources, *languages, self.samples)
+        drawn = sample_translations(self.model, self.tokenizer, sources, *languages, SAMPLES)
         pools = []
         for source, reference, samples in zip(sources, references, drawn, strict=True):
             others = sorted(set(self.translations[side][source]) - {reference})
@@ -96,7 +90,7 @@ class SyntheticPairs:
         return self._groups(pools, rng)
 
     def _rate_samples(self, pools: list[Pool], side: int) -> None:
-        """Qualities of the translator's samples."""
+        """Set the qualities of the translator's samples."""
         rows = [(k, text) for k, pool in enumerate(pools) for text in pool.samples]
         owner, texts = np.array([k for k, _ in rows], dtype=int), [text for _, text in rows]
         likeness = np.full(len(rows), -np.inf)
@@ -114,15 +108,14 @@ class SyntheticPairs:
         floor = told(unrelated, sources)
         span = (told(references, sources) - floor)[owner]
         above = told(texts, [sources[k] for k in owner]) - floor[owner]
-        # Where even the reference says little about its source the translator has no opinion: strings take its place.
+        # If even the reference says little about its source the translator has no opinion: strings take its place.
         meaning = np.where(span < LEAST_SPAN, likeness, np.clip(above / np.maximum(span, LEAST_SPAN), 0.0, 1.0))
-        for k, text, quality in zip(
-            owner, texts, (1 - MEANING_SHARE) * likeness + MEANING_SHARE * meaning, strict=True
-        ):
-            pools[k].quality[text] = float(quality)
+        quality = (1 - MEANING_SHARE) * likeness + MEANING_SHARE * meaning
+        for k, text, value in zip(owner, texts, quality, strict=True):
+            pools[k].quality[text] = float(value)
 
     def _plant(self, pool: Pool, side: int, rng: random.Random) -> None:
-        """Copies with one error: of a human translation and of a sample with any, and of a human one with its order."""
+        """Add copies with one error: of a human translation and of a sample any, and of a human one its order."""
         for origins, kinds in ((pool.humans, None), (pool.samples or pool.humans, None), (pool.humans, ORDER)):
             origin = rng.choice(origins)
             planted = self.planters[side].plant(origin, rng, kinds)
@@ -131,7 +124,7 @@ class SyntheticPairs:
                 pool.quality.setdefault(planted.text, max(0.0, pool.quality[origin] - cost))
 
     def _groups(self, pools: list[Pool], rng: random.Random) -> list[RatedPair]:
-        """Candidates of each pool against its reference, another human translation and two samples."""
+        """Rate candidates of each pool against its reference, another human translation and two samples."""
         rows: list[tuple[Pool, str, str]] = []
         for pool in pools:
             chosen = [*pool.humans[:2], *rng.sample(pool.samples, min(2, len(pool.samples)))]
@@ -148,6 +141,6 @@ class SyntheticPairs:
         return result
 
     def likeness(self, texts: list[str], references: list[str]) -> np.ndarray:
-        """What strings show of a text's likeness to another one, 0 to 1."""
+        """Return the mean of chrF and BLEU, 0 to 1: what strings show of a text's likeness to another one."""
         chrf, bleu = (utility.score(texts, references) / utility.scale for utility in (self.chrf, self.bleu))
-        return np.asarray(CHRF_SHARE * chrf + BLEU_SHARE * bleu)
+        return np.asarray(0.5 * chrf + 0.5 * bleu)

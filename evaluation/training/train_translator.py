@@ -12,39 +12,44 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import sacrebleu
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
 from evaluation.assets import DATA_HELP
-from evaluation.training.bitext import Batch, Bitext, Model, Tokenizer, tatoeba, train_tokenizer
 from evaluation.training.trainer import Trainer, add_training_arguments, prepare_process
-from evaluation.training.translation import token_losses, translate
+from evaluation.training.translation import (
+    Batch,
+    Bitext,
+    Model,
+    Tokenizer,
+    tatoeba,
+    token_losses,
+    train_tokenizer,
+    translate,
+)
 
 
 def build_model(tokenizer: Tokenizer, args: argparse.Namespace) -> Model:
+    each = {"ffn_dim": args.feed_forward, "attention_heads": args.heads, "layerdrop": 0.0}
+    sides: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in each.items()}
+    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = M2M100Config(
         vocab_size=args.vocabulary,
         max_position_embeddings=256,
         d_model=args.width,
         encoder_layers=args.encoder_layers,
         decoder_layers=args.decoder_layers,
-        encoder_ffn_dim=args.feed_forward,
-        decoder_ffn_dim=args.feed_forward,
-        encoder_attention_heads=args.heads,
-        decoder_attention_heads=args.heads,
         dropout=args.dropout,
         attention_dropout=0.0,
-        encoder_layerdrop=0.0,
-        decoder_layerdrop=0.0,
         init_std=args.width**-0.5,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.eos_token_id,
+        **sides,
+        **special,
     )
-    # For some twenty pieces plain products are faster than fused attention, in the backward pass above all.
+    # For about twenty pieces plain products are faster than fused attention, in the backward pass above all.
     config._attn_implementation = "eager"
     model: Model = M2M100ForConditionalGeneration(config)
     # Residual branches that start at zero let a pre-norm network train at a high rate from the first step.
@@ -57,13 +62,13 @@ def build_model(tokenizer: Tokenizer, args: argparse.Namespace) -> Model:
 
 
 def batch_loss(model: Model, batch: Batch) -> tuple[torch.Tensor, int]:
-    """Summed cross-entropy (nats) of the targets, and how many tokens that are."""
+    """Sum the cross-entropy (nats) of the targets; also the number of their tokens."""
     losses, _ = token_losses(model, batch)
     return losses.sum(), len(losses)
 
 
 def evaluate(model: Model, tokenizer: Tokenizer, dev: Bitext, pairs: list[tuple[str, str]]) -> dict[str, float]:
-    """Dev loss per token over both directions and greedy BLEU of each direction."""
+    """Measure the dev loss per token over both directions and greedy BLEU of each direction."""
     total, tokens = 0.0, 0
     for indices in dev.plan(seed=0, epoch=0, batch_tokens=4096):
         loss, count = batch_loss(model, dev.batch(indices))
@@ -77,7 +82,7 @@ def evaluate(model: Model, tokenizer: Tokenizer, dev: Bitext, pairs: list[tuple[
 
 
 def export(model: Model, tokenizer: Tokenizer, folder: Path) -> None:
-    """fp16 safetensors with the tokenizer's files, as `AutoModelForSeq2SeqLM` and `AutoTokenizer` load them."""
+    """Write fp16 safetensors with the tokenizer's files, as `AutoModelForSeq2SeqLM` and `AutoTokenizer` load them."""
     half: Model = M2M100ForConditionalGeneration(model.config)
     half.load_state_dict(model.state_dict())
     half.generation_config.max_new_tokens = half.config.max_position_embeddings // 2
@@ -115,14 +120,14 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--encoder-layers", type=int, default=3)
     parser.add_argument("--decoder-layers", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--segmentations", type=float, default=0.0, help="part of the pairs segmented anew each epoch")
+    parser.add_argument("--segmentations", type=float, default=0.0, help="share of pairs segmented anew each epoch")
     parser.add_argument("--dev-sentences", type=int, default=200)
     add_training_arguments(parser, minutes=105.0, eval_every=150)
     return parser.parse_args(given)
 
 
 def load_or_build(args: argparse.Namespace) -> tuple[Model, Tokenizer]:
-    """The model to start from: exported weights (`--init`), or a new one with its own vocabulary."""
+    """Start from exported weights (`--init`), or from a new model with its own vocabulary."""
     if args.init:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(args.init)
         start: Model = AutoModelForSeq2SeqLM.from_pretrained(args.init, dtype=torch.float32)

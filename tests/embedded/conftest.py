@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
-from evaluation.training.bitext import train_tokenizer
 from evaluation.training.train_translator import build_model
+from evaluation.training.translation import train_tokenizer
 
 SUBJECTS = [("I", "Ich"), ("You", "Du"), ("He", "Er"), ("She", "Sie"), ("My brother", "Mein Bruder")]
 VERBS = [("see", "sehe"), ("buy", "kaufe"), ("like", "mag"), ("find", "finde")]
@@ -60,7 +60,6 @@ def training_options() -> Namespace:
         batch_tokens=200,
         rate=1e-2,
         muon_rate=0.02,
-        muon_steps=3,
         bfloat16=False,
         warmup=2,
         eval_every=1000,

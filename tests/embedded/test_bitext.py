@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from transformers import AutoTokenizer, M2M100Tokenizer
 
-from evaluation.training.bitext import Bitext, encode
+from evaluation.training.translation import Bitext, encode
 
 from .conftest import VOCABULARY
 

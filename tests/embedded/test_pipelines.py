@@ -76,7 +76,7 @@ def test_the_translator_is_reported(translator_folder: Path, data: Path, tmp_pat
 def test_the_utility_is_trained_and_distilled(translator_folder: Path, data: Path, tmp_path: Path) -> None:
     common = ["--data", str(data), "--translator", str(translator_folder), "--chunks", "2", "--chunk-sentences", "6"]
     target = tmp_path / "target"
-    options = ["--output", str(target), "--pieces", "56", "--held-out", "10", "--joined", "12"]
+    options = ["--output", str(target), "--held-out", "10", "--joined", "12"]
     train_utility.main([*common, *options, *FEW_STEPS])
     assert {"pearson_synthetic", "pearson_bleurt", "pearson_mqm"} <= set(
         json.loads((target / "finetuning" / "curve.jsonl").read_text().splitlines()[-1])

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
-from evaluation.training.bitext import encode
-from evaluation.training.translation import mean_log_likelihoods, sample_translations, translate
+from evaluation.training.translation import encode, mean_log_likelihoods, sample_translations, translate
 
 
 def test_likelihood_equals_the_one_from_the_models_own_logits(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evaluation.benchmarks import decoders
-from evaluation.benchmarks.decoder_sets import CaseSet, sampled
+from evaluation.benchmarks.decoders import CaseSet, sampled
 from evaluation.benchmarks.translator_utilities import EncoderCosine, SourceLikelihood
 from hf_acpmbr import load_utility
 from hf_acpmbr.decoding import CentroidMBR, QEFilterMBR, QERerank

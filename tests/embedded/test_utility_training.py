@@ -15,16 +15,16 @@ from safetensors.torch import load_file
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
 from evaluation.training.planted_errors import ORDER, Planter
-from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached_chunks, joined, train_pieces
-from evaluation.training.string_ratings import StringRatings, common_words
+from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached_chunks, joined
+from evaluation.training.report_utility import common_words, fit_line, string_features
 from evaluation.training.synthetic_pairs import SAMPLE_SHARE, SyntheticPairs
 from evaluation.training.train_utility import split_by_reference
 from evaluation.training.utility_network import (
     FULL_WEIGHT,
     MARGIN,
-    RANKING_SHARE,
     SIZES,
     SOFTNESS,
+    Parts,
     build_network,
     correlation,
     export,
@@ -35,17 +35,14 @@ from evaluation.training.utility_network import (
     training_loss,
     translator_vectors,
 )
-from evaluation.training.utility_start import Parts
 from hf_acpmbr import load_utility
-from hf_acpmbr.embedded import TRANSLATOR
+from hf_acpmbr.embedded import TRANSLATOR, UTILITIES
 from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork
 
 
 @pytest.fixture(scope="session")
-def pieces(pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pieces") / "spm.model"
-    train_pieces((text for pair in pairs for text in pair), path, 56, seed=1)
-    return path
+def pieces() -> Path:
+    return UTILITIES["embedded"] / "spm.model"
 
 
 @pytest.fixture(scope="session")
@@ -205,7 +202,7 @@ def test_a_planted_error_changes_one_thing_and_the_kind_says_what(pairs: list[tu
 def test_synthetic_scores_know_humans_errors_and_equal_texts(
     translator: M2M100ForConditionalGeneration, tokenizer: M2M100Tokenizer, pairs: list[tuple[str, str]]
 ) -> None:
-    maker = SyntheticPairs(pairs, (translator, tokenizer), samples=2, seed=1)
+    maker = SyntheticPairs(pairs, (translator, tokenizer), seed=1)
     made = maker.chunk(0, 24)
     assert made == maker.chunk(0, 24)
     assert all(0 <= pair.score <= 1 for pair in made)
@@ -244,16 +241,16 @@ def test_a_line_through_strings_finds_what_was_made_of_them(pairs: list[tuple[st
     ratios = [math.log(len(h) / len(r)) for r, h in zip(references, hypotheses, strict=True)]
     scores = [0.3 + 0.5 * float(c) - 0.2 * abs(x) for c, x in zip(chrf, ratios, strict=True)]
     rated = [RatedPair(*row) for row in zip(references, hypotheses, scores, strict=True)]
-    line = StringRatings.fit(rated[:20], rated[20:60])
-    np.testing.assert_allclose(line.rate(hypotheses[60:], references[60:]), scores[60:], atol=1e-6)
+    line = fit_line(rated[:20], rated[20:60])
+    np.testing.assert_allclose(string_features(hypotheses[60:], references[60:]) @ line, scores[60:], atol=1e-6)
     assert common_words("Das alte Buch", "das Buch hier") == pytest.approx(2 / 3)
 
 
 def test_every_kind_of_rating_weighs_the_same_in_the_line() -> None:
     many = [RatedPair("Ich sehe Brot.", "Ich sehe Brot.", 0.2)] * 30
     few = [RatedPair("Ich sehe Brot.", "Ich sehe Brot.", 0.8)] * 2
-    line = StringRatings.fit(many, few)
-    assert line.rate(["Ich sehe Brot."], ["Ich sehe Brot."]) == pytest.approx([0.5])
+    line = fit_line(many, few)
+    assert string_features(["Ich sehe Brot."], ["Ich sehe Brot."]) @ line == pytest.approx([0.5])
 
 
 def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(pieces: Path) -> None:
@@ -273,7 +270,7 @@ def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(piece
             better = rated[i].score - rated[j].score
             lead = scores[i] - scores[j] - min(MARGIN, better)
             ranking += min(1.0, better / FULL_WEIGHT) * math.log1p(math.exp(-lead / SOFTNESS)) / 3
-        return total + RANKING_SHARE * ranking
+        return total + ranking
 
     for scores in ([1.0, 0.9, 0.1, 0.9], [0.6, 0.7, 0.5, 0.2]):
         assert loss(scores) == pytest.approx(expected(scores), rel=1e-5)

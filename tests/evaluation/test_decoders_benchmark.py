@@ -9,12 +9,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy.stats import sem
 
-from evaluation.benchmarks import decoders, peers, peers_worker
+from evaluation.benchmarks import decoders, peers
 from evaluation.benchmarks.candidate_lists import BUILT_IN, candidate_lists, word_graph_samples
-from evaluation.benchmarks.decoder_sets import SENTENCES, sampled
+from evaluation.benchmarks.decoders import SENTENCES, sampled
 from hf_acpmbr import load_utility
-from hf_acpmbr.decoding import MAP
+from hf_acpmbr.budget import Budget
+from hf_acpmbr.decoding import DECODERS, MAP
 
 from ..models import tiny_pair
 
@@ -41,6 +43,19 @@ def row(cost, regret):
 def test_the_front_has_what_nothing_beats():
     marked = decoders.mark_front([row(1, 0.0), row(0.1, 1.0), row(0.1, 2.0), row(0.5, 1.0), row(0.01, 3.0)])
     assert [r.front for r in marked] == [True, True, False, False, True]
+
+
+def test_the_error_of_a_regret_is_that_of_its_mean_over_sources_and_seeds():
+    cases = decoders.strings(3, 24, "builtin")
+    halving = DECODERS.build("halving", budget=Budget(scores_per_row=1))
+    regrets = [
+        case.regret(halving.decode(case.candidates, target=case.target, seed=seed).index)
+        for case in cases.cases
+        for seed in range(3)
+    ]
+    row = decoders.measure(halving, cases, seeds=3)
+    assert sem(regrets) > 0
+    assert (row["regret"], row["error"]) == (pytest.approx(np.mean(regrets)), pytest.approx(sem(regrets)))
 
 
 def test_the_decoder_benchmark_runs_and_draws(monkeypatch, tmp_path, capsys):
@@ -88,8 +103,8 @@ def test_our_part_of_the_comparison(tmp_path, monkeypatch):
     ]
     request, answer = tmp_path / "request.json", tmp_path / "answer.json"
     request.write_text(json.dumps(tasks), encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["worker", "hf_acpmbr", str(request), str(answer)])
-    peers_worker.main()
+    monkeypatch.setattr(sys, "argv", ["peers", "--worker", "hf_acpmbr", str(request), str(answer)])
+    peers.main()
     results = json.loads(answer.read_text(encoding="utf-8"))
     assert np.isfinite(results[0]["expected"]).all()
     assert all(result["text"] in texts and result["cpu"] >= 0 for result in results[1:])

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import sem
 
-from evaluation.benchmarks.measures import full_matrix, regret, squared_error
+from evaluation.benchmarks.measures import full_matrix, mean_and_error, regret, squared_error
 from evaluation.wmt.phases.base import Source
 from evaluation.wmt.phases.decisions import Judges, decide, matrix_error
 from evaluation.wmt.rows import table_rows
@@ -33,6 +34,18 @@ def test_regret_is_on_one_scale_in_both_directions():
     assert regret(expected, 2, higher_is_better=False) == 0
     assert regret(expected, 0, higher_is_better=False) == pytest.approx(25)
     assert regret(expected, 1, higher_is_better=False, scale=2.0) == pytest.approx(25)
+
+
+def test_the_error_of_a_mean_shrinks_with_the_root_of_the_number_of_runs():
+    runs = np.random.default_rng(0).normal(size=(9, 2))
+    mean, error = mean_and_error(runs)
+    assert mean == pytest.approx(runs.mean(0))
+    assert error == pytest.approx(sem(runs))
+    # Means of nine runs, drawn again and again, spread as far as the error of one set of nine says on average.
+    sets = np.random.default_rng(1).normal(size=(4000, 9))
+    errors = [float(mean_and_error(values)[1]) for values in sets]
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(sets.mean(1).std(), rel=0.05)
+    assert np.isnan(mean_and_error([1.0])[1]), "one run says nothing about the spread"
 
 
 def test_errors_are_weighted_and_on_a_scale_of_100():

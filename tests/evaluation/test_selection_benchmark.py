@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import sem
 
-from evaluation.benchmarks import bayesian, selection
+from evaluation.benchmarks import selection
 from evaluation.benchmarks.matrices import made_up
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import RoundsMBR
@@ -35,6 +36,26 @@ def test_every_method_on_small_matrices(tmp_path, monkeypatch):
     assert (tmp_path / "selection.png").stat().st_size > 1000
 
 
+def test_the_table_s_intervals_are_those_of_the_means_over_sources():
+    draw = np.random.default_rng(0)
+    names = [f"source {k}" for k in range(9)]
+    regrets = {method: draw.uniform(size=(9, 2)) for method in ("rounds", "halving")}
+    results = {
+        f"{method}|1|none|{name}|{seed}": {"regret": values[k, seed], "target": 1.0, "guide": 0.0, "cpu": 0.0}
+        for method, values in regrets.items()
+        for k, name in enumerate(names)
+        for seed in range(2)
+    }
+
+    def interval(values):
+        return f"{values.mean():.3f} ± {1.96 * sem(values):.3f}"
+
+    line = next(line for line in selection.table(results, set(names)).splitlines() if line.startswith("halving"))
+    rounds, halving = (regrets[method].mean(1) for method in ("rounds", "halving"))
+    assert interval(halving) in line
+    assert interval(halving - rounds) in line
+
+
 def test_only_the_methods_asked_for_are_measured(tmp_path):
     results = selection.collect(made_up(size=12)[:1], ["none"], 1, tmp_path / "results.json", ["halving"])
     assert {key.split("|")[0] for key in results} == {"halving"}
@@ -53,10 +74,10 @@ def test_exact_mbr_loses_nothing_and_a_random_choice_does():
 def test_bayesian_optimisation_with_the_target_as_its_proxy_finds_the_best_of_its_columns():
     target = made_up(size=24)[0].target
     weights = np.full(24, 1 / 24)
-    chosen, calls, proxy_calls = bayesian.choose(target, target, weights, 24 * 24, 0)
+    chosen, calls, proxy_calls = selection.bayesian(target, target, weights, 24 * 24, 0)
     assert chosen == int(np.argmax(target.mean(axis=1)))
     assert calls == proxy_calls == 24 * 24
-    assert bayesian.choose(target, target, weights, 100, 0)[1] <= 100
+    assert selection.bayesian(target, target, weights, 100, 0)[1] <= 100
 
 
 def test_a_random_guide_keeps_the_scores_and_loses_the_candidates():
