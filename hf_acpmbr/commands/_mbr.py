@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from ..keywords import KEYWORDS
 from ..mbr import ACPMBR
+from ..preferences import COLUMNS
 from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
 from ..stage import suggest
 from ..utilities.load import PlainEncoder
 from ._options import add_key_values, named, stage
-from ._pairs import add_preference_arguments
+from ._pairs import ROW, add_preference_arguments
 
 if TYPE_CHECKING:
     from ..foreign import Tokenizer
@@ -84,7 +85,11 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--output", default="-", metavar="FILE", help="where to write; - is standard output (default)")
     output.add_argument(
-        "--format", choices=("text", "jsonl", "parquet"), default="text", help="chosen texts, or all details"
+        "--format",
+        choices=("text", "jsonl", "parquet", "preferences"),
+        default="text",
+        help="chosen texts (default); all details; or preferences: pairs of a better and a worse text as DPO of TRL "
+        f"reads them, JSON lines with {ROW} (the place of the source in the input, from 0), {', '.join(COLUMNS)}",
     )
     output.add_argument("--nbest", type=int, default=1, metavar="K", help="list the K best in jsonl (default: 1)")
     add_preference_arguments(output)

@@ -12,6 +12,7 @@ from ..signature import model_signature
 from ._input import Record
 from ._mbr import add_mbr_arguments, build_mbr
 from ._options import add_key_values
+from ._pairs import with_pairs
 from ._resumable import hide_loading_bars
 from ._run import Job, Result, check_arguments, decide_all
 from ._tables import source_input
@@ -139,4 +140,4 @@ def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
         "model_files": model_revision(args.model, **files),
         "languages": language,
     }
-    return Job(mbr, decide, context)
+    return with_pairs(args, Job(mbr, decide, context))
