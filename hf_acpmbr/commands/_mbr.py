@@ -60,15 +60,20 @@ def add_utility_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
-    """Utilities, recipe, decoder and output."""
+def add_method_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Utilities, recipe and decoder.
+
+    Args:
+        several: --recipe takes any number of recipes, each as what was given and what it means.
+    """
     add_utility_arguments(parser)
     method = parser.add_argument_group("method", "How the choice is made. Start with a recipe, change what you need.")
     method.add_argument(
         "--recipe",
         metavar="NAME|FILE",
-        type=_recipe,
-        default="auto",
+        type=(lambda given: (given, _recipe(given))) if several else _recipe,
+        nargs="+" if several else None,
+        default=[("auto", "auto")] if several else "auto",
         help=f"{', '.join(NAMED)} (default: auto), or a file, folder or hub id that Recipe.from_pretrained reads",
     )
     method.add_argument(
@@ -82,6 +87,11 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
         method, "--set", f"any other setting, as JSON or plain text; repeatable. Settings: {', '.join(KEYWORDS)}"
     )
     method.add_argument("--seed", type=int, help="same seed, same result (default: the recipe's, 0)")
+
+
+def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
+    """Utilities, recipe, decoder and output."""
+    add_method_arguments(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--output", default="-", metavar="FILE", help="where to write; - is standard output (default)")
     output.add_argument(
