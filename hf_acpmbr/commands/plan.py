@@ -79,14 +79,10 @@ def run(args: argparse.Namespace) -> int:
     for cells in (["recipe", *_COLUMNS], ["-" * width for width in widths]):
         print(_row(cells, widths))
     for label, recipe in args.recipe:
-        chosen = argparse.Namespace(**{**vars(args), "recipe": recipe})
-        start, costs, memory = _in_own_process(chosen, batches)
-        target, guides, *times = [extrapolate(column, lengths, tried) for column in costs.T]
-        counts = [
-            f"{total:,.0f} ± {margin:,.0f}" if margin >= 0.5 else f"{total:,.0f}" for total, margin in (target, guides)
-        ]
-        cells = [label, *counts, *(_duration(*seconds) for seconds in times), f"{start:.1f} s", memory]
-        print(_row(cells, widths), flush=True)
+        start, costs, memory = _in_own_process(argparse.Namespace(**{**vars(args), "recipe": recipe}), batches)
+        target, guides, cpu, clock = (extrapolate(column, lengths, tried) for column in costs.T)
+        cells = [_count(*target), _count(*guides), _duration(*cpu), _duration(*clock), f"{start:.1f} s", memory]
+        print(_row([label, *cells], widths), flush=True)
     return 0
 
 
@@ -94,10 +90,8 @@ def choose(lengths: IntArray, lines: int, batch_size: int) -> IntArray:
     """Return the places of the batches to try, spread evenly over all batches sorted by length."""
     count = -(-lines // batch_size)
     if count < min(_FEWEST, len(lengths)):
-        raise ValueError(
-            f"--lines {lines} is too few: an interval needs {_FEWEST} batches, {_FEWEST * batch_size} lines with "
-            f"--batch-size {batch_size}"
-        )
+        needed = f"{_FEWEST} batches, {_FEWEST * batch_size} lines with --batch-size {batch_size}"
+        raise ValueError(f"--lines {lines} is too few: an interval needs {needed}")
     ranks = np.linspace(0, len(lengths) - 1, min(count, len(lengths))).round().astype(int)
     return np.sort(np.argsort(lengths, kind="stable")[ranks])
 
@@ -130,9 +124,8 @@ def _in_own_process(args: argparse.Namespace, batches: Sequence[Sequence[Record[
         try:
             return pool.submit(_measured, args, batches, time.time()).result()
         except BrokenProcessPool as error:
-            raise ValueError(
-                "the process that tried the recipe was killed, perhaps out of memory: lower --batch-size or --max-rows"
-            ) from error
+            why = "the process that tried the recipe was killed, perhaps out of memory"
+            raise ValueError(f"{why}: lower --batch-size or --max-rows") from error
         except KeyboardInterrupt:  # SIGTERM may have reached only this process, which would wait for the other one
             for child in active_children():
                 child.terminate()
@@ -163,6 +156,10 @@ def _measured(args: argparse.Namespace, batches: Sequence[Sequence[Record[str]]]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     memory = {"": peak} | {f" cuda:{k}": torch.cuda.max_memory_allocated(k) for k in range(torch.cuda.device_count())}
     return start, np.array(costs, dtype=float), ",".join(f"{k} {size / 1e9:.2f} GB" for k, size in memory.items())
+
+
+def _count(total: float, margin: float) -> str:
+    return f"{total:,.0f} ± {margin:,.0f}" if margin >= 0.5 else f"{total:,.0f}"
 
 
 def _duration(seconds: float, margin: float) -> str:
