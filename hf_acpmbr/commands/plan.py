@@ -90,8 +90,7 @@ def choose(lengths: IntArray, lines: int, batch_size: int) -> IntArray:
     """Return the places of the batches to try, spread evenly over all batches sorted by length."""
     count = -(-lines // batch_size)
     if count < min(_FEWEST, len(lengths)):
-        needed = f"{_FEWEST} batches, {_FEWEST * batch_size} lines with --batch-size {batch_size}"
-        raise ValueError(f"--lines {lines} is too few: an interval needs {needed}")
+        raise ValueError(f"--lines {lines} is too few: give {_FEWEST * batch_size}, which are {_FEWEST} batches")
     ranks = np.linspace(0, len(lengths) - 1, min(count, len(lengths))).round().astype(int)
     return np.sort(np.argsort(lengths, kind="stable")[ranks])
 

@@ -97,9 +97,9 @@ def test_nineteen_of_twenty_intervals_hold_the_whole_cost(lines: int) -> None:
         (
             "a\nb\nc\n",
             ["--lines", "2", "--batch-size", "1"],
-            "--lines 2 is too few: an interval needs 3 batches, 3 lin",
+            "--lines 2 is too few: give 3, which are 3 batches",
         ),
-        ("a\n" * 20, ["--lines", "8"], "--lines 8 is too few: an interval needs 3 batches, 12 lines with --batch-size"),
+        ("a\n" * 20, ["--lines", "8"], "--lines 8 is too few: give 12, which are 3 batches"),
         ("a\n", ["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         ("a\n", ["--input", "-"], "plan needs --input FILE"),
         ("a\n", ["--input", "nowhere"], "--input nowhere cannot be read"),
