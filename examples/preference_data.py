@@ -3,9 +3,10 @@
 The embedded translator makes the data. DPO then trains a causal model, by default a tiny untrained one, so that a few
 steps run anywhere; distillation trains the translator itself:
 
-    python examples/preference_data.py --output preferences.parquet
     pip install trl && python examples/preference_data.py --train dpo
     python examples/preference_data.py --train distill
+
+`acpmbr translate --format preferences` and `acpmbr rerank --format preferences` write such pairs for a whole file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datasets import Dataset
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.mapping import decide_texts
 from hf_acpmbr.models import load_model
-from hf_acpmbr.preferences import PAIRS, Preferences, distillation_rows
+from hf_acpmbr.preferences import distillation_rows
 
 SOURCES = [
     "Good morning!",
@@ -35,19 +36,13 @@ PROMPT = "Translate into German: {source}"
 
 
 def make_pairs(args: argparse.Namespace, mbr: ACPMBR, model: Any, generate: dict[str, Any]) -> Dataset:
-    """A row for each pair: TRL's prompt, chosen, rejected, with expected utilities and margin."""
-    settings = Preferences(
-        pairs=args.pairs,
-        k=2 if args.pairs == "top-k" else None,
-        conversational=args.conversational,
-        beam_column="beam" if args.pairs == "best-beam" else None,
-    )
-    data = Dataset.from_dict({"source": SOURCES})
-    if args.pairs == "best-beam":
-        inputs = mbr.tokenizer(SOURCES, return_tensors="pt", padding=True).to(model.device)
-        beams = model.generate(**inputs, num_beams=5, **generate)
-        data = data.add_column("beam", mbr.tokenizer.batch_decode(beams, skip_special_tokens=True))
-    return data.map(mbr.map_fn(model, preferences=settings, generate=generate), batched=True, batch_size=8)
+    """Return a row per pair: TRL's prompt, chosen, rejected, with expected utilities and margin."""
+    function = mbr.map_fn(model, preferences={"conversational": args.conversational}, generate=generate)
+    pairs = Dataset.from_dict({"source": SOURCES}).map(function, batched=True, batch_size=8)
+    # The translator reads the bare sentence; a language model has to be told what to do with it.
+    asked = [PROMPT.replace("{source}", source) for source in pairs["source"]]
+    prompts = [[{"role": "user", "content": text}] for text in asked] if args.conversational else asked
+    return pairs.remove_columns("prompt").add_column("prompt", prompts)
 
 
 def causal_model(texts: list[str]) -> tuple[Any, Any]:
@@ -149,14 +144,12 @@ def train_distillation(args: argparse.Namespace, rows: Dataset, model: Any, toke
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", default="best-worst", choices=PAIRS)
     parser.add_argument("--conversational", action="store_true", help="TRL's format of messages")
     parser.add_argument("--train", choices=("dpo", "distill"), help="what to train with the data; default: nothing")
     parser.add_argument("--dpo-model", help="hub id or folder of a causal model; default: a tiny untrained one")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--gpu", action="store_true", help="train on a GPU")
     parser.add_argument("--num-candidates", type=int, default=64)
-    parser.add_argument("--output", help="parquet file for the pairs")
     args = parser.parse_args()
 
     model, tokenizer, language = load_model("embedded")
@@ -170,15 +163,9 @@ def main() -> None:
             train_distillation(args, rows, model, tokenizer, folder)
         return
     pairs = make_pairs(args, mbr, model, generate)
-    # The translator reads the bare sentence; a language model has to be told what to do with it.
-    asked = [PROMPT.replace("{source}", source) for source in pairs["source"]]
-    prompts = [[{"role": "user", "content": text}] for text in asked] if args.conversational else asked
-    pairs = pairs.remove_columns("prompt").add_column("prompt", prompts)
     print(f"{len(pairs)} pairs of {len(SOURCES)} sources, columns {pairs.column_names}")
     for row in pairs.select(range(min(3, len(pairs)))):
         print(f"  {row['chosen']} > {row['rejected']} (margin {row['margin']:.2f})")
-    if args.output:
-        pairs.to_parquet(args.output)
     if args.train == "dpo":
         with tempfile.TemporaryDirectory() as folder:
             train_dpo(args, pairs, folder)

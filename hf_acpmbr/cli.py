@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(given)
     if unknown:
         commands.choices[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
-    with _one_line_warnings(options.command):
+    with one_line_warnings(options.command):
         return exit_code(f"acpmbr {options.command}", lambda: int(module.run(options)), debug=options.debug)
 
 
@@ -122,7 +122,7 @@ def _sigterm_as_exception() -> Iterator[None]:
 
 
 @contextmanager
-def _one_line_warnings(command: str) -> Iterator[None]:
+def one_line_warnings(command: str) -> Iterator[None]:
     """Warnings as messages of the command, without file and line of the source code."""
     before = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"acpmbr {command}: warning: {' '.join(str(message).split())}\n"

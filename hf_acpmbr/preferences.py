@@ -90,7 +90,7 @@ class Preferences(Configured):
         return given
 
     def select(self, decision: Decision, beam: Scored | None = None) -> list[Pair]:
-        """The pairs of one source, best first; empty where there are only ties and near-duplicates.
+        """The pairs of one source, best first; empty if there are only ties, near-duplicates and blank texts.
 
         Args:
             beam: the text that "best-beam" compares with; `score_text` makes one.
@@ -106,13 +106,15 @@ class Preferences(Configured):
         return pairs
 
     def _candidates(self, decision: Decision, beam: Scored | None) -> Iterator[tuple[Scored, Scored]]:
-        # A decoder that drops candidates early has no estimate of them.
         ranked = [Scored(entry.text, entry.expected) for entry in decision.nbest(len(decision.candidates))]
-        ranked = [entry for entry in ranked if math.isfinite(entry.expected)]
+        # A decoder that drops candidates early has no estimate of them, and a pair with a blank text would teach
+        # nothing but not to be blank: the next best or worst takes its place.
+        ranked = [entry for entry in ranked if math.isfinite(entry.expected) and entry.text.strip()]
         if not ranked:
             return
         if beam is not None:
-            yield ranked[0], beam
+            if beam.text.strip():
+                yield ranked[0], beam
         elif self.pairs == "best-median":
             yield ranked[0], ranked[len(ranked) // 2]
         else:
@@ -188,7 +190,7 @@ def preference_columns(
         if settings.beam_column is not None:
             text = columns[settings.beam_column][row]
             if not isinstance(text, str):
-                raise ValueError(f"row {row} has no text in {settings.beam_column!r}: got {text!r}")
+                raise ValueError(f"row {row} of the batch has no text in {settings.beam_column!r}: got {text!r}")
             beam = score_text(decision, text, partial(score, row))
         for pair in settings.select(decision, beam):
             values = {name: column[row] for name, column in columns.items()}

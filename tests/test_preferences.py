@@ -55,6 +55,16 @@ def test_candidates_without_an_estimate_are_never_paired() -> None:
     assert words(Preferences(), made) == [("bravo", "alpha")]
 
 
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_blank_texts_are_never_paired(blank: str) -> None:
+    assert words(Preferences(), decision([0.9, 0.1], ["alpha", blank])) == []
+    assert words(Preferences(), decision([0.1, 0.9], ["alpha", blank])) == []
+    three = decision([0.9, 0.1, 0.5], ["alpha", blank, "bravo"])
+    assert words(Preferences(), three) == [("alpha", "bravo")], "the next worst takes its place"
+    settings = Preferences(pairs="best-beam", beam_column="beam")
+    assert words(settings, three, Scored(blank, 0.1)) == []
+
+
 def test_ties_are_left_out() -> None:
     assert words(Preferences(), decision([0.5] * 6)) == []
     assert words(Preferences(), decision([0.5], ["alpha"])) == []

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from ..config import suggest
 from ..keywords import KEYWORDS
 from ..mbr import ACPMBR
+from ..preferences import COLUMNS
 from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
 from ..utilities.load import PlainEncoder
 from ._options import add_key_values, named, stage
-from ._pairs import add_preference_arguments
+from ._pairs import ROW, add_preference_arguments
 
 if TYPE_CHECKING:
     from ..foreign import Tokenizer
@@ -59,15 +60,20 @@ def add_utility_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
-    """Utilities, recipe, decoder and output."""
+def add_method_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Utilities, recipe and decoder.
+
+    Args:
+        several: --recipe takes any number of recipes, each as what was given and what it means.
+    """
     add_utility_arguments(parser)
     method = parser.add_argument_group("method", "How the choice is made. Start with a recipe, change what you need.")
     method.add_argument(
         "--recipe",
         metavar="NAME|FILE",
-        type=_recipe,
-        default="auto",
+        type=(lambda given: (given, _recipe(given))) if several else _recipe,
+        nargs="+" if several else None,
+        default=[("auto", "auto")] if several else "auto",
         help=f"{', '.join(NAMED)} (default: auto), or a file, folder or hub id that Recipe.from_pretrained reads",
     )
     method.add_argument(
@@ -81,10 +87,19 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
         method, "--set", f"any other setting, as JSON or plain text; repeatable. Settings: {', '.join(KEYWORDS)}"
     )
     method.add_argument("--seed", type=int, help="same seed, same result (default: the recipe's, 0)")
+
+
+def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
+    """Utilities, recipe, decoder and output."""
+    add_method_arguments(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--output", default="-", metavar="FILE", help="where to write; - is standard output (default)")
     output.add_argument(
-        "--format", choices=("text", "jsonl", "parquet"), default="text", help="chosen texts, or all details"
+        "--format",
+        choices=("text", "jsonl", "parquet", "preferences"),
+        default="text",
+        help="chosen texts (default); all details; or preferences: pairs of a better and a worse text as DPO of TRL "
+        f"reads them, JSON lines with {ROW} (the place of the source in the input, from 0), {', '.join(COLUMNS)}",
     )
     output.add_argument("--nbest", type=int, default=1, metavar="K", help="list the K best in jsonl (default: 1)")
     add_preference_arguments(output)

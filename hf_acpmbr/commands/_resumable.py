@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
 from ..files import lock_file, write_atomically
 from ..shards import sha256_of as _sha256
+from ._pairs import pair_lines, write_pairs
 from ._tables import write_parquet
 
 if TYPE_CHECKING:
@@ -65,11 +66,12 @@ class Stream:
 
     done = 0
 
-    def __init__(self, path: str, *, resume: bool) -> None:
+    def __init__(self, path: str, *, resume: bool, pairs: bool = False) -> None:
         if resume:
             raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")
         self._opened = None if path == "-" else open(path, "wb")  # noqa: SIM115  (`stop` closes it)
         self._file: BinaryIO = self._opened or sys.stdout.buffer
+        self._pairs = pairs
 
     def check(self, about: Mapping[str, object]) -> bool:
         return False
@@ -79,7 +81,7 @@ class Stream:
 
     def write(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._file.write(encoded_line(line))
+            self._file.writelines(map(encoded_line, pair_lines(line) if self._pairs else [line]))
         self._file.flush()
 
     def finish(self, about: Mapping[str, object]) -> None:
@@ -250,8 +252,8 @@ def open_output(path: str, *, resume: bool, batch_size: int, format: str) -> Out
     if path == "-" or (Path(path).exists() and not Path(path).is_file()):
         if format == "parquet":
             raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
-        return Stream(path, resume=resume)
-    convert = write_parquet if format == "parquet" else None
+        return Stream(path, resume=resume, pairs=format == "preferences")
+    convert = {"parquet": write_parquet, "preferences": write_pairs}.get(format)
     return ResumableOutput(path, resume=resume, batch_size=batch_size, convert=convert)
 
 

@@ -17,7 +17,7 @@ from ..launched import is_launched
 from ..mbr import ACPMBR
 from ..version import __version__
 from ._input import Checked, Input, Record
-from ._pairs import PairsFile, check_preferences, open_pairs
+from ._pairs import check_preferences
 from ._resumable import Output, kept, open_output, parts_of, progress
 
 Item = TypeVar("Item")
@@ -32,11 +32,19 @@ OUTPUT_FIELDS = ("text", "expected", "nbest", "unique", "drawn", "calls", "statu
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one record gives: its decision, None for a blank source, what else its JSON has, and what was asked."""
+    """What one record gives.
+
+    Args:
+        decision: None for a blank source.
+        fields: what else its JSON has.
+        prompt: what was asked; None if unknown.
+        pairs: for --format preferences.
+    """
 
     decision: Decision | None
     fields: Mapping[str, object]
     prompt: str | None = None
+    pairs: Sequence[Mapping[str, object]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +80,8 @@ def check_arguments(args: argparse.Namespace) -> None:
     """What both commands refuse before they read or load anything."""
     if args.nbest < 1:
         raise ValueError(f"--nbest must be at least 1, got {args.nbest}")
-    if args.nbest > 1 and args.format == "text":
-        raise ValueError(f"--nbest {args.nbest} needs --format jsonl: text has one line per source")
+    if args.nbest > 1 and args.format in ("text", "preferences"):
+        raise ValueError(f"--nbest {args.nbest} needs --format jsonl: {args.format} has no such list")
     if args.resume and args.input == "-":
         raise ValueError("--resume needs --input FILE: standard input cannot be read again")
     for option in ("input", "sources"):
@@ -101,22 +109,17 @@ def decide_all(args: argparse.Namespace, source: Input[Item], batch_size: int, p
         output.check(about)  # before a model is loaded for nothing
         job = prepare()
         about = {**about, **job.about()}
-        pairs = open_pairs(args, job.mbr)
         if not (finished := output.check(about)):
             output.start(about)
             with progress(None if checked is None else checked.records, output.done, args.quiet) as bar:
                 batches = source.batches(batch_size, lambda position: position >= output.done)
-                for results, rows in _batches(args, batches, job, output, pairs):
+                for results, rows in _batches(args, batches, job, output):
                     summary.add(results, rows)
                     bar.update(len(results))
-        elif pairs is not None:
-            pairs.check_there()
     if not finished:
         if checked is not None and source.digests != checked.digests:
             output.stop()
             raise ValueError(f"{args.input} changed while it was read: start anew with a file that stays as it is")
-        if pairs is not None:
-            pairs.finish()
         output.finish({**about, "input": source.digests})
     if not args.quiet:
         summary.show(output.done)
@@ -128,15 +131,10 @@ def _batches(
     batches: Iterable[Sequence[Record[Item]]],
     job: Job[Item],
     output: Output,
-    pairs: PairsFile | None,
 ) -> Iterator[tuple[list[Result], int]]:
     """Results of every batch, and their decoder rows, once they are written."""
-    if pairs is not None:
-        pairs.start(output.done)
     for batch in batches:
         results, rows = decided(job, batch, args, output.write)
-        if pairs is not None:  # first, so that a line that is there has its pairs
-            pairs.write(results, batch[0].position)
         output.write(output_line(args, result) for result in results)
         yield results, rows
 
@@ -172,6 +170,8 @@ def output_line(args: argparse.Namespace, result: Result) -> str:
     decision = result.decision
     if args.format == "text":
         return "" if decision is None else decision.text
+    if args.format == "preferences":
+        return json.dumps(result.pairs)
     record = dict(result.fields)
     if decision is None:
         record |= dict(zip(OUTPUT_FIELDS, ("", None, [], 0, 0, {}, "blank", None), strict=True))

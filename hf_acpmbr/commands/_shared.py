@@ -72,8 +72,6 @@ def _refuse(args: argparse.Namespace, source: Input[Item]) -> None:
         raise ValueError("several processes share a file: give --input FILE, since standard input is one process's")
     if args.output == "-" or (os.path.exists(args.output) and not os.path.isfile(args.output)):
         raise ValueError("several processes share a file: give --output FILE, on a disk that all of them see")
-    if args.preferences is not None:
-        raise ValueError("--preferences is written by one process: start the command without a launcher")
 
 
 class _SharedRun(Generic[Item]):

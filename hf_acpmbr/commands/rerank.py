@@ -16,6 +16,7 @@ from ..keywords import KEYWORDS
 from ._candidate_lists import FORMATS, CandidateList, candidate_input
 from ._input import Input, Record
 from ._mbr import add_mbr_arguments, build_mbr
+from ._pairs import with_pairs
 from ._run import OUTPUT_FIELDS, Job, Result, check_arguments, decide_all
 
 _BATCH = 16
@@ -25,7 +26,7 @@ examples:
   acpmbr rerank --input samples.txt --candidates-per-source 64 --target bleurt-20 --distilled auto --recipe fast
   acpmbr rerank --input nbest.txt --input-format nbest --decoder mbr --format jsonl --nbest 5
   acpmbr rerank --input candidates.jsonl --decoder mbr --save-matrices matrices
-  acpmbr rerank --input candidates.jsonl --output best.txt --preferences pairs.jsonl
+  acpmbr rerank --input candidates.jsonl --output pairs.jsonl --format preferences
 """
 
 
@@ -87,7 +88,7 @@ def _input(args: argparse.Namespace) -> Input[CandidateList]:
         size=size,
         sources=args.sources,
         logprobs=args.nbest_logprobs,
-        reserved=() if args.format == "text" else OUTPUT_FIELDS,
+        reserved=() if args.format in ("text", "preferences") else OUTPUT_FIELDS,
     )
 
 
@@ -109,7 +110,7 @@ def _reranker(args: argparse.Namespace) -> Job[CandidateList]:
                 save_matrices(folder / f"{record.position + 1:06d}.npz", decision, record.item.references)
         return [Result(d, item.fields, item.source) for d, item in zip(decisions, items, strict=True)], 0
 
-    return Job(mbr, decide)
+    return with_pairs(args, Job(mbr, decide))
 
 
 def save_matrices(path: Path, decision: Decision, references: Candidates | None) -> None:

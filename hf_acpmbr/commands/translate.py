@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..mapping import decide_texts
 from ..prompting import Prompting
@@ -12,12 +11,10 @@ from ..signature import model_signature
 from ._input import Record
 from ._mbr import add_mbr_arguments, build_mbr
 from ._options import add_key_values
+from ._pairs import with_pairs
 from ._resumable import hide_loading_bars
 from ._run import Job, Result, check_arguments, decide_all
 from ._tables import source_input
-
-if TYPE_CHECKING:
-    from ..models import LoadedModel
 
 _EXAMPLES = """\
 examples:
@@ -32,8 +29,8 @@ two GPUs, one for each utility:
 """
 
 
-def add_generation_arguments(parser: argparse.ArgumentParser) -> tuple[argparse._ArgumentGroup, ...]:
-    """The model, its input, and how candidates are drawn; the groups of the latter two."""
+def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, its input, and how candidates are drawn."""
     model = parser.add_argument_group("model")
     model.add_argument("--model", default="embedded", help="hub id or folder (default: the embedded translator, en→de)")
     model.add_argument("--source-language", metavar="CODE", help="for multilingual models, in their own spelling")
@@ -54,44 +51,47 @@ def add_generation_arguments(parser: argparse.ArgumentParser) -> tuple[argparse.
         default="cut",
         help="what happens to sources beyond the model's limit (default: cut, with a warning)",
     )
+    source.add_argument(
+        "--keep-blank", action="store_true", help="ask the model about blank lines, too; by default they stay blank"
+    )
     source.add_argument("--batch-size", type=int, default=4, help="sources decoded together (default: 4)")
     drawing = parser.add_argument_group("candidates", "Where nothing is given, the recipe's setting holds.")
     drawing.add_argument("--num-candidates", type=int, metavar="N", help="samples per source (the recipes: 1024)")
+    drawing.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
     drawing.add_argument("--epsilon", type=float, help="cut-off of ε-sampling (the recipes: 0.02)")
     drawing.add_argument("--temperature", type=float, help="(the recipes: 1)")
     drawing.add_argument("--max-rows", type=int, metavar="ROWS", help="maximum decoder rows per pass")
     drawing.add_argument("--max-new-tokens", type=int, default=256, metavar="T", help="of a candidate (default: 256)")
     add_key_values(drawing, "--generate", "further arguments of model.generate, such as repetition_penalty=1.2")
-    return source, drawing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    source, drawing = add_generation_arguments(parser)
-    source.add_argument(
-        "--keep-blank", action="store_true", help="ask the model about blank lines, too; by default they stay blank"
-    )
-    drawing.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
+    add_generation_arguments(parser)
     add_mbr_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     check_arguments(args)
-    if args.batch_size < 1:
-        raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
+    check_batch_size(args)
     if args.preferences_option.get("pairs") == "best-beam":
         raise ValueError("--preferences-option pairs=best-beam is for acpmbr rerank, whose input can have such a text")
+    Prompting(args.prompt, args.chat, args.too_long)  # refused before anything is read
+    return decide_all(args, source_input(args.input, args.column), args.batch_size, lambda: translator(args))
+
+
+def check_batch_size(args: argparse.Namespace) -> None:
+    if args.batch_size < 1:
+        raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
+
+
+def translator(args: argparse.Namespace) -> Job[str]:
+    """Load the model that the options name and return what decides with it."""
+    from ..models import load_model, model_revision
+
+    hide_loading_bars(args.quiet)
     prompting = Prompting(args.prompt, args.chat, args.too_long)
-    return decide_all(
-        args, source_input(args.input, args.column), args.batch_size, lambda: _translator(args, prompting)
-    )
-
-
-def model_of(args: argparse.Namespace) -> LoadedModel:
-    """The model that the options name."""
-    from ..models import load_model
-
-    return load_model(
+    model, tokenizer, language = load_model(
         args.model,
         device=args.device,
         dtype=args.dtype,
@@ -100,14 +100,6 @@ def model_of(args: argparse.Namespace) -> LoadedModel:
         trust_remote_code=args.trust_remote_code,
         revision=args.revision,
     )
-
-
-def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
-    from ..models import model_revision
-
-    hide_loading_bars(args.quiet)
-    files = {"trust_remote_code": args.trust_remote_code, "revision": args.revision}
-    model, tokenizer, language = model_of(args)
     flags = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows")
     mbr = build_mbr(args, tokenizer, **{name: getattr(args, name) for name in flags})
     if "references" in mbr.decoder.needs:
@@ -136,7 +128,7 @@ def _translator(args: argparse.Namespace, prompting: Prompting) -> Job[str]:
     context = {
         "sampling": mbr.recipe.sampling.to_dict(),
         "model": model_signature(model),
-        "model_files": model_revision(args.model, **files),
+        "model_files": model_revision(args.model, trust_remote_code=args.trust_remote_code, revision=args.revision),
         "languages": language,
     }
-    return Job(mbr, decide, context)
+    return with_pairs(args, Job(mbr, decide, context))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -60,20 +57,6 @@ def checkpoint_folder(checkpoint: str, patterns: Sequence[str], revision: str | 
         except OSError as error:  # not there, not allowed or not reachable: the other id may be in the cache
             failures.append(error)
     raise failures[0]
-
-
-def local_folder(checkpoint: str, revision: str | None = None) -> Path | None:
-    """The folder of a checkpoint that is on this machine, given or in the hub's cache; nothing is downloaded."""
-    path = Path(checkpoint).expanduser()
-    if path.is_dir():
-        return path
-    from huggingface_hub import snapshot_download
-
-    for name in hub_ids(checkpoint):
-        with suppress(OSError, ValueError):  # not in the cache, or no name that the hub knows
-            cache = os.environ.get("HF_HUB_CACHE")
-            return Path(snapshot_download(name, revision=revision, cache_dir=cache, local_files_only=True))
-    return None
 
 
 def hub_ids(checkpoint: str) -> list[str]:
@@ -127,76 +110,17 @@ def _file_digest(path: Path, size: int, modified: int) -> str:
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors of a checkpoint in transformers' file layout: safetensors or .bin, whole or in shards."""
-    files = _weight_files(folder, _WEIGHTS)
-    if not files:
-        raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
-    weights: dict[str, torch.Tensor] = {}
-    for path in files:
-        weights.update(read_tensors(path))
-    return weights
-
-
-def _weight_files(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The first of these that is there, or the shards that it lists, which may be absent; empty if none is there."""
-    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
     if path is None:
-        return []
-    if not path.name.endswith(".index.json"):
-        return [path]
-    shards: Mapping[str, str] = read_json(path)["weight_map"]
-    return [inside(folder, shard, path) for shard in sorted(set(shards.values()))]
-
-
-class StoredWeights(NamedTuple):
-    """How many numbers a checkpoint's files hold, how many bytes they take there, and the type of most of them."""
-
-    parameters: int
-    size: int
-    dtype: str
-
-
-def stored_weights(folder: Path) -> StoredWeights | None:
-    """What the headers of the files that would be loaded say; None if one of them is absent. Nothing is loaded.
-
-    Files of torch.save have no such header: theirs are counted from the file's size and config.json's type.
-    """
-    files = _weight_files(folder, (COMET_WEIGHTS, *_WEIGHTS))
-    if not files or not all(path.is_file() for path in files):
-        return None
-    for path in files:
-        _refuse_pointer(path)
-    if files[0].suffix == ".safetensors":
-        tensors = [tensor for path in files for tensor in _safetensors_header(path)]
-        types = Counter[str]()
-        for dtype, shape, _ in tensors:
-            types[dtype] += math.prod(shape)
-        dtype = types.most_common(1)[0][0] if types else "F32"
-        named = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(dtype, dtype)
-        return StoredWeights(types.total(), sum(end - start for _, _, (start, end) in tensors), named)
-    config = read_json(folder / "config.json")
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    size = sum(path.stat().st_size for path in files)
-    return StoredWeights(size // (2 if dtype.endswith("16") else 4), size, dtype)
-
-
-def _refuse_pointer(path: Path) -> None:
-    """An error for the few lines that Git leaves in place of a large file that was not fetched."""
-    with path.open("rb") as file:
-        if file.read(len(_POINTER)) == _POINTER:
-            raise ValueError(f"{path} is a Git LFS pointer and not the weights: fetch them with git lfs pull")
-
-
-def _safetensors_header(path: Path) -> list[tuple[str, list[int], tuple[int, int]]]:
-    """Type, shape and place of each tensor of a file."""
-    with path.open("rb") as file:
-        length, there = int.from_bytes(file.read(8), "little"), path.stat().st_size - 8
-        if length > there:
-            raise ValueError(
-                f"{path} is not a whole safetensors file: its header should have {length:,} bytes, and there "
-                f"are {max(there, 0):,}. It may be cut off or a pointer to the weights: fetch it again"
-            )
-        header: Fields = json.loads(file.read(length))
-    return [(e["dtype"], e["shape"], tuple(e["data_offsets"])) for name, e in header.items() if name != "__metadata__"]
+        raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
+    paths = [path]
+    if path.name.endswith(".index.json"):
+        shards: Mapping[str, str] = read_json(path)["weight_map"]
+        paths = [inside(folder, shard, path) for shard in sorted(set(shards.values()))]
+    weights: dict[str, torch.Tensor] = {}
+    for part in paths:
+        weights.update(read_tensors(part))
+    return weights
 
 
 def inside(folder: Path, name: str, named_by: Path) -> Path:
@@ -209,6 +133,9 @@ def inside(folder: Path, name: str, named_by: Path) -> Path:
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """One weights file."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:  # what Git leaves in place of a large file that was not fetched
+            raise ValueError(f"{path} is a Git LFS pointer and not the weights: fetch them with git lfs pull")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 

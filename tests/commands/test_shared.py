@@ -118,7 +118,6 @@ def alone_in_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--output", "-"], "give --output FILE, on a disk that all of them see"),
         (["--input", "-"], "give --input FILE, since standard input is one process's"),
-        (["--preferences", "pairs.jsonl"], "--preferences is written by one process"),
     ],
 )
 def test_what_several_processes_cannot_share_is_refused(
@@ -126,6 +125,17 @@ def test_what_several_processes_cannot_share_is_refused(
 ) -> None:
     assert main([*command(source, source.with_name("out")), *change]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_preferences_are_shared_like_any_other_format(source: Path) -> None:
+    lists = [{"candidates": json.loads(line), "source": "say"} for line in source.read_text().splitlines()]
+    source.write_text("".join(json.dumps(entry) + "\n" for entry in lists), encoding="utf-8")
+    pairs = ["--target", "chrf", "--format", "preferences", "--preferences-option", "pairs=top-k", "k=2"]
+    one, two = source.with_name("one"), source.with_name("two")
+    finish(launch(command(source, two, *pairs)))
+    assert main(command(source, one, *pairs)) == 0
+    assert two.read_bytes() == one.read_bytes()
+    assert len(one.read_text().splitlines()) > len(lists)
 
 
 @pytest.mark.usefixtures("alone_in_a_launch")

@@ -37,20 +37,8 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{package} is not installed: pip install {package}")
 
 
-def test_preference_pairs_go_to_a_parquet_file(tmp_path: Path) -> None:
-    from datasets import Dataset
-
-    arguments = ["--output", "pairs.parquet", "--pairs", "top-k", "--num-candidates", "16"]
-    out = start("preference_data.py", *arguments, cwd=tmp_path)
-    data = Dataset.from_parquet(str(tmp_path / "pairs.parquet"), cache_dir=str(tmp_path / "cache"))
-    assert {"prompt", "chosen", "rejected", "margin"} <= set(data.column_names)
-    assert min(data["margin"]) > 0
-    assert f"{len(data)} pairs of 8 sources" in out
-    assert all(prompt.startswith("Translate into German: ") for prompt in data["prompt"])
-
-
 @needs("trl")
-@pytest.mark.parametrize("options", [[], ["--conversational", "--pairs", "best-beam"]])
+@pytest.mark.parametrize("options", [[], ["--conversational"]])
 def test_dpo_with_trl_learns_to_tell_chosen_from_rejected(options: list[str], tmp_path: Path) -> None:
     out = start(
         "preference_data.py", "--train", "dpo", "--steps", "6", "--num-candidates", "32", *options, cwd=tmp_path

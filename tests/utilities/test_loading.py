@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from hf_acpmbr.cli import main
 from hf_acpmbr.utilities import (
@@ -22,6 +24,7 @@ from hf_acpmbr.utilities import (
     distilled_partners,
     load_utility,
 )
+from hf_acpmbr.utilities.checkpoints import read_weights
 from hf_acpmbr.utilities.table import UTILITIES
 
 from .checkpoints import SENTENCES, write_bleurt, write_encoder
@@ -272,6 +275,21 @@ def test_an_index_cannot_name_files_outside_its_folder(tmp_path: Path, shard: st
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=r"index\.json names '.*', which is outside its folder"):
         load_utility(str(folder)).score(["a"], ["b"])
+
+
+def test_all_shards_of_an_index_are_read(tmp_path: Path) -> None:
+    for name in ("first", "second", "consolidated"):
+        save_file({name: torch.zeros(10)}, tmp_path / f"{name}.safetensors")
+    places = {name: f"{name}.safetensors" for name in ("first", "second")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert set(read_weights(tmp_path)) == {"first", "second"}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_pointers_in_place_of_weights_are_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1000000\n")
+    with pytest.raises(ValueError, match="is a Git LFS pointer and not the weights: fetch them with git lfs pull"):
+        read_weights(tmp_path)
 
 
 def test_modules_of_a_sentence_encoder_lie_inside_its_folder(tmp_path: Path) -> None:
