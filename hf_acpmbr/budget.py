@@ -18,18 +18,19 @@ PAPER_SAMPLES = 1024
 class Budget(Configured):
     """How many of the pairs a utility may score: a reduction rate or a number of scores per row, not both.
 
-    Args:
-        reduction: r, the paper's rate: one pair in r.
-        scores_per_row: so many scores for each candidate, that is r = M / scores_per_row. Unlike r it keeps its meaning
-            for any N: with N = M = 1,024 the paper's Low has 32 target scores per row and its High 1, and so they have
-            with N = 64.
-
-    Both count the candidates *drawn*, duplicates included, so the cost is never above the paper's; where the unique
-    pairs are fewer, all of them are scored and nothing needs to be completed.
+    Both count the candidates *drawn*, duplicates included, so the cost is never above the paper's; if there are fewer
+    unique pairs, all of them are scored and nothing needs to be completed.
     """
 
-    reduction: float | None = setting(None, optional(number(1, note="1 scores every pair")))
-    scores_per_row: float | None = setting(None, optional(number(0, above=True)))
+    reduction: float | None = setting(
+        None, optional(number(1, note="1 scores every pair")), help="r, the paper's rate: one pair in r."
+    )
+    scores_per_row: float | None = setting(
+        None,
+        optional(number(0, above=True)),
+        help="this number of scores per candidate, so r = M / scores_per_row. Unlike r it keeps its meaning for any N. "
+        "With N = M = 1,024 the paper's Low has 32 target scores per row and its High 1, and so they have with N = 64.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

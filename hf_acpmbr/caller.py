@@ -154,7 +154,7 @@ def check_conflicts(config: GenerationConfig, own: GenerationConfig, sampler: Sa
     if several_beams and given("num_beams"):
         raise ValueError(
             f"num_beams={config.num_beams} conflicts with MBR, which draws its own candidates: leave it out; to choose "
-            "among the beams of a beam search give ACPMBR(generation_config=GenerationConfig(num_beams=...))"
+            "among the beams of a beam search give ACPMBR(sampler=GenerationConfig(num_beams=...))"
         )
     if several_beams:
         _say_own_beams()

@@ -31,6 +31,8 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     **{name: (*_COMPLETER, name) for name in ("rank", "regularization", "agreement", "max_sweeps")},
     **{name: (*_COMPLETER, name) for name in ("tolerance", "absolute_tolerance", "center")},
 }
+# Keywords of earlier versions.
+RENAMED = {"generation_config": "sampler", "references_config": "references_sampler"}
 _TAKERS = {
     "decoder": DECODERS.having,
     "completer": COMPLETERS.having,

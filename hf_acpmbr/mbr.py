@@ -42,12 +42,12 @@ class ACPMBR:
             Without one the decoder is PMBR.
         recipe: "auto", "fast", "thorough", "paper-low", "paper-high", or a Recipe.
         seed: same seed, same result; default: the recipe's.
-        generation_config: how candidates come about, in transformers' words (min_p, typical_p, …), or num_beams > 1 to
-            choose among the beams of a beam search; instead of the recipe's sampler.
-        references_config: the same for pseudo-references that are drawn apart from the candidates (`num_references`).
+        trust_remote_code: let a utility run a program that comes from elsewhere (the script of an `evaluate` module).
+            No recipe can ask for it.
         keywords: settings of the recipe's stages: num_candidates, num_references, epsilon, temperature, top_k, top_p,
-            min_p, sampler, max_rows, decoder, completer, observation (each a name, {"name": ..., settings} or an
-            object), reduction or scores_per_row, distilled_reduction or distilled_scores_per_row, confidence,
+            min_p, max_rows; sampler, references_sampler, decoder, completer, observation (each a name,
+            {"name": ..., settings} or an object; a sampler also as a transformers GenerationConfig, with num_beams > 1
+            to choose among beams), reduction or scores_per_row, distilled_reduction or distilled_scores_per_row, confidence,
             max_regret, time_limit (seconds of scoring per source), and the completer's own (rank, regularization,
             agreement, …). One that the chosen stages do not take is refused.
     """
@@ -62,19 +62,19 @@ class ACPMBR:
         distilled: UtilityLike | Sequence[UtilityLike] = (),
         recipe: str | Recipe = "auto",
         seed: int | None = None,
-        generation_config: GenerationConfig | None = None,
-        references_config: GenerationConfig | None = None,
+        trust_remote_code: bool = False,
         **keywords: object,
     ) -> None:
         self.tokenizer = tokenizer
-        for keyword, config in (("sampler", generation_config), ("references_sampler", references_config)):
-            if config is not None:
-                keywords[keyword] = _sampler_of(config, keyword, keywords)
         self.recipe = _recipe(recipe, target, distilled, seed, keywords)
         self.decoder = self.recipe.decoder
         self.decoder.check_utilities(self.recipe.target is not None, len(self.recipe.distilled))
-        self.target: Utility | None = None if self.recipe.target is None else self.recipe.target.load()
-        self.guides: tuple[Utility, ...] = tuple(guide.load() for guide in self.recipe.distilled)
+        self.target: Utility | None = (
+            None if self.recipe.target is None else self.recipe.target.load(trust_remote_code=trust_remote_code)
+        )
+        self.guides: tuple[Utility, ...] = tuple(
+            guide.load(trust_remote_code=trust_remote_code) for guide in self.recipe.distilled
+        )
 
     def __call__(
         self,
@@ -268,15 +268,6 @@ def _recipe(
     specs = utility_specs(recipe.target if target is None else target, distilled or recipe.distilled)
     seed = recipe.seed if seed is None else seed
     return dataclasses.replace(recipe, target=specs[0], distilled=specs[1], seed=seed).changed(**keywords)
-
-
-def _sampler_of(config: GenerationConfig, keyword: str, keywords: Mapping[str, object]) -> Mapping[str, object]:
-    from .sampling.loops import sampler_settings
-
-    if keyword in keywords:
-        name = "generation_config" if keyword == "sampler" else "references_config"
-        raise ValueError(f"{name} and {keyword} both say how candidates come about: give one of them")
-    return sampler_settings(config)
 
 
 def _given(name: str, texts: Sequence[Texts], request: Request) -> list[Candidates]:

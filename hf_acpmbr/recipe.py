@@ -13,7 +13,7 @@ from .budget import PAPER_SAMPLES, Level
 from .config import Configured, integer, nested, optional, setting, several, suggest
 from .decoding.base import Decoder
 from .files import write_atomically
-from .keywords import KEYWORDS, replaced, set_completer
+from .keywords import KEYWORDS, RENAMED, replaced, set_completer
 from .registry import DECODERS, SAMPLERS
 from .sampling.base import Sampler
 from .utilities import UtilityLike, UtilitySpec, distilled_partners
@@ -23,38 +23,39 @@ RECIPE_NAME = "mbr_recipe.json"
 
 @dataclass(frozen=True)
 class Sampling(Configured):
-    """How candidates and pseudo-references come about.
+    """How candidates and pseudo-references come about."""
 
-    Args:
-        num_candidates: how many samples to draw.
-        num_references: how many separate pseudo-references to draw; None lets the candidates serve as both.
-        sampler: how they are drawn; the paper's is ε-sampling with ε = 0.02 and nothing else.
-        references_sampler: the same for pseudo-references drawn apart; None takes `sampler`.
-    """
-
-    num_candidates: int = setting(PAPER_SAMPLES, integer(1))
-    num_references: int | None = setting(None, optional(integer(1)))
-    sampler: Sampler = nested(SAMPLERS.check, lambda: SAMPLERS.build("auto"))
-    references_sampler: Sampler | None = setting(None, optional(SAMPLERS.check))
+    num_candidates: int = setting(PAPER_SAMPLES, integer(1), help="how many samples to draw.")
+    num_references: int | None = setting(
+        None,
+        optional(integer(1)),
+        help="how many separate pseudo-references to draw; None lets the candidates serve as both.",
+    )
+    sampler: Sampler = nested(
+        SAMPLERS.check,
+        lambda: SAMPLERS.build("auto"),
+        help="how they are drawn; the paper's is ε-sampling with ε = 0.02 and nothing else.",
+    )
+    references_sampler: Sampler | None = setting(
+        None, optional(SAMPLERS.check), help="the same for pseudo-references drawn apart; None takes `sampler`."
+    )
 
 
 @dataclass(frozen=True)
 class Recipe(Configured):
-    """Sampling, decoder, utilities and seed. Frozen, checked, saved as JSON.
+    """Sampling, decoder, utilities and seed. Frozen, checked, saved as JSON."""
 
-    Args:
-        decoder: with everything inside it: completer, observation, budgets (`hf_acpmbr.decoding`).
-        sampling: how candidates come about.
-        target: the utility that decides.
-        distilled: the cheaper utilities that guide it.
-        seed: same seed, same result.
-    """
-
-    decoder: Decoder = nested(DECODERS.check, lambda: DECODERS.build("acpmbr"))
-    sampling: Sampling = nested(Sampling.check, Sampling)
-    target: UtilitySpec | None = setting(None, optional(UtilitySpec.check))
-    distilled: tuple[UtilitySpec, ...] = setting((), several(UtilitySpec.check, least=0))
-    seed: int = setting(0, integer(0))
+    decoder: Decoder = nested(
+        DECODERS.check,
+        lambda: DECODERS.build("acpmbr"),
+        help="with everything inside it: completer, observation, budgets (`hf_acpmbr.decoding`).",
+    )
+    sampling: Sampling = nested(Sampling.check, Sampling, help="how candidates come about.")
+    target: UtilitySpec | None = setting(None, optional(UtilitySpec.check), help="the utility that decides.")
+    distilled: tuple[UtilitySpec, ...] = setting(
+        (), several(UtilitySpec.check, least=0), help="the cheaper utilities that guide it."
+    )
+    seed: int = setting(0, integer(0), help="same seed, same result.")
 
     @classmethod
     def named(
@@ -88,6 +89,8 @@ class Recipe(Configured):
             if one in keywords and other in keywords:
                 raise ValueError(f"{one} and {other} are two ways to say one thing: give one of them")
         for keyword in sorted(keywords, key=lambda key: list(KEYWORDS).index(key) if key in KEYWORDS else -1):
+            if keyword in RENAMED:
+                raise ValueError(f"{keyword}= is now {RENAMED[keyword]}=, which takes a GenerationConfig too")
             if keyword not in KEYWORDS:
                 raise ValueError(f"{keyword!r} is not a setting: {suggest(keyword, KEYWORDS)}")
             recipe = replaced(recipe, KEYWORDS[keyword], keywords[keyword], keyword)

@@ -122,7 +122,7 @@ def test_constraints_of_the_caller_hold() -> None:
 
 
 def test_separate_references_are_drawn_apart() -> None:
-    mbr = chrf("m2m100", num_references=15, references_config=GenerationConfig(do_sample=True, temperature=0.5))
+    mbr = chrf("m2m100", num_references=15, references_sampler=GenerationConfig(do_sample=True, temperature=0.5))
     out = generate("m2m100", mbr, return_dict_in_generate=True)
     for candidates, references, decision in zip(out.candidates, out.references, out.decisions, strict=True):
         assert references.total == 15
@@ -144,7 +144,7 @@ def test_candidates_from_outside_are_chosen_from() -> None:
 def test_beams_of_a_beam_search_can_be_the_candidates() -> None:
     _, tokenizer = tiny_pair("m2m100")
     search = GenerationConfig(num_beams=5)
-    mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=40, generation_config=search)
+    mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=40, sampler=search)
     out = generate("m2m100", mbr, return_dict_in_generate=True)
     assert all(candidates.total == 5 for candidates in out.candidates)
     assert "beam-search(num_beams=5" in out.decisions[0].signature

@@ -108,7 +108,7 @@ def test_several_sequences_are_returned_for_each_source(name: str) -> None:
 @every_family
 def test_the_beams_of_a_beam_search_can_be_chosen_from(name: str) -> None:
     search = GenerationConfig(num_beams=3)
-    mbr = ACPMBR(published_tokenizer(name), target="chrf", decoder="mbr", generation_config=search)
+    mbr = ACPMBR(published_tokenizer(name), target="chrf", decoder="mbr", sampler=search)
     out = generate(name, mbr, return_dict_in_generate=True)
     assert all(1 <= candidates.total <= 3 for candidates in out.candidates)
 

@@ -24,14 +24,12 @@ class AggregationMBR(Decoder):
     MBR. `fine` > 0 scores that many of the best with full MBR ("aggregate-to-fine").
 
     "Linear-time Minimum Bayes Risk Decoding with Reference Aggregation", https://arxiv.org/abs/2402.04251
-
-    Args:
-        partitions: K, into how many averages the pseudo-references go.
-        fine: how many of the best candidates to score again against all pseudo-references; 0 for none.
     """
 
-    partitions: int = setting(1, integer(1))
-    fine: int = setting(0, integer(0))
+    partitions: int = setting(1, integer(1), help="K, into how many averages the pseudo-references go.")
+    fine: int = setting(
+        0, integer(0), help="how many of the best candidates to score again against all pseudo-references; 0 for none."
+    )
 
     name: ClassVar[str] = "aggregation"
 

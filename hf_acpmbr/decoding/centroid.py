@@ -28,16 +28,13 @@ class CentroidMBR(Decoder):
     and a centroid that is nearest to no pseudo-reference is dropped, not left where it was.
 
     "Centroid-Based Efficient Minimum Bayes Risk Decoding", https://arxiv.org/abs/2402.11197
-
-    Args:
-        centroids: K; at most the number of unique pseudo-references is used.
-        iterations: of k-means, which also ends when no pseudo-reference changes its cluster.
-        weighted: weight the centroids by the draws in their clusters.
     """
 
-    centroids: int = setting(64, integer(1))
-    iterations: int = setting(10, integer(0))
-    weighted: bool = setting(False, flag)
+    centroids: int = setting(64, integer(1), help="K; at most the number of unique pseudo-references is used.")
+    iterations: int = setting(
+        10, integer(0), help="of k-means, which also ends when no pseudo-reference changes its cluster."
+    )
+    weighted: bool = setting(False, flag, help="weight the centroids by the draws in their clusters.")
 
     name: ClassVar[str] = "centroid"
 

@@ -21,16 +21,15 @@ class CoarseToFine(Decoder):
 
     "Sampling-Based Approximations to Minimum Bayes Risk Decoding for Neural Machine Translation",
     https://arxiv.org/abs/2108.04718
-
-    Args:
-        keep: how many candidates the target scores.
-        coarse_references: with how many of the drawn pseudo-references the guide judges; None for all.
-        fine_references: with how many the target judges; None for all.
     """
 
-    keep: int = setting(32, integer(1))
-    coarse_references: int | None = setting(None, optional(integer(1)))
-    fine_references: int | None = setting(None, optional(integer(1)))
+    keep: int = setting(32, integer(1), help="how many candidates the target scores.")
+    coarse_references: int | None = setting(
+        None, optional(integer(1)), help="with how many of the drawn pseudo-references the guide judges; None for all."
+    )
+    fine_references: int | None = setting(
+        None, optional(integer(1)), help="with how many the target judges; None for all."
+    )
 
     name: ClassVar[str] = "coarse-to-fine"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})

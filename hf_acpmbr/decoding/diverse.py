@@ -28,18 +28,16 @@ class DiverseMBR(Decoder):
     This is DMBR, equations 9 and 10 of "Generating Diverse and High-Quality Texts by Minimum Bayes Risk Decoding",
     https://arxiv.org/abs/2401.05054. The authors' code and mbrs divide the similarities by |H| − 1, not by the paper's
     |H|: their λ is `diversity` · (|H| − 1) / |H|. The paper's other method, k-medoids, is not offered.
-
-    Args:
-        size: how many candidates.
-        diversity: the paper's λ.
-        similarity: utility that says how alike two candidates are, as `target` is given; None for the target.
-        exchanges: at most so many exchanges.
     """
 
-    size: int = setting(4, integer(1))
-    diversity: float = setting(0.5, number(0))
-    similarity: UtilitySpec | None = setting(None, optional(UtilitySpec.check))
-    exchanges: int = setting(100, integer(0))
+    size: int = setting(4, integer(1), help="how many candidates.")
+    diversity: float = setting(0.5, number(0), help="the paper's λ.")
+    similarity: UtilitySpec | None = setting(
+        None,
+        optional(UtilitySpec.check),
+        help="utility that says how alike two candidates are, as `target` is given; None for the target.",
+    )
+    exchanges: int = setting(100, integer(0), help="at most so many exchanges.")
 
     name: ClassVar[str] = "diverse"
 

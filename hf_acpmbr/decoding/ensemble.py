@@ -33,15 +33,14 @@ class EnsembleMBR(Decoder):
     `expected` is this combination, more is better. Utilities on different devices are scored at the same time.
     "Quality-Aware Decoding for Neural Machine Translation", https://arxiv.org/abs/2205.00978, and the multi-aspect
     outlook of https://arxiv.org/abs/2512.01316.
-
-    Args:
-        method: "mean" or "rank".
-        weights: one for the target and one for each guide, not negative; None for equal ones. Only their
-            ratios count.
     """
 
-    method: str = setting("mean", one_of("mean", "rank"))
-    weights: tuple[float, ...] | None = setting(None, optional(_shares))
+    method: str = setting("mean", one_of("mean", "rank"), help='"mean" or "rank".')
+    weights: tuple[float, ...] | None = setting(
+        None,
+        optional(_shares),
+        help="one for the target and one for each guide, not negative; None for equal ones. Only their ratios count.",
+    )
 
     name: ClassVar[str] = "ensemble"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})

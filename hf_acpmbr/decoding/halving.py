@@ -33,12 +33,11 @@ class HalvingMBR(Decoder):
     The paper gives each round T/⌈log₂ N⌉ and ignores what rounding leaves over or, for a small T, overspends. Here the
     next rounds get what is left, the budget is never exceeded, and where it does not reach one pseudo-reference in
     each round for all, only the candidates drawn most often take part. A pseudo-reference drawn again costs nothing.
-
-    Args:
-        budget: how many of the drawn N·M pairs, as for PMBR.
     """
 
-    budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64))
+    budget: Budget = nested(
+        Budget.check, lambda: Budget(scores_per_row=64), help="how many of the drawn N·M pairs, as for PMBR."
+    )
 
     name: ClassVar[str] = "halving"
 

@@ -20,13 +20,14 @@ class ModelBasedMBR(Decoder):
     The counts are a noisy estimate of P; where the log-probabilities are known this estimate has no sampling noise.
 
     "Model-Based Minimum Bayes Risk Decoding for Text Generation", https://arxiv.org/abs/2311.05263
-
-    Args:
-        length_normalized: p_j ∝ P(ŷ_j | x)^(1/length), the paper's variant for tasks with outputs of very different
-            lengths; needs token ids.
     """
 
-    length_normalized: bool = setting(False, flag)
+    length_normalized: bool = setting(
+        False,
+        flag,
+        help="p_j ∝ P(ŷ_j | x)^(1/length), the paper's variant for tasks with outputs of very "
+        "different lengths; needs token ids.",
+    )
 
     name: ClassVar[str] = "model-based"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "logprobs"})

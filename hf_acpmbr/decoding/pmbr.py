@@ -27,16 +27,17 @@ class PMBR(Decoder):
     """Score a random part of the pairs with the target and complete the matrix by low-rank factorisation.
 
     "Efficient Minimum Bayes Risk Decoding using Low-Rank Matrix Completion Algorithms", https://arxiv.org/abs/2406.02832
-
-    Args:
-        completer: completes the matrix (`hf_acpmbr.completion`).
-        observation: which pairs to score (`hf_acpmbr.observation`).
-        budget: how many by the target.
     """
 
-    completer: Completer = nested(COMPLETERS.check, lambda: COMPLETERS.build("als"))
-    observation: Observation = nested(OBSERVATIONS.check, lambda: OBSERVATIONS.build("balanced"))
-    budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64))
+    completer: Completer = nested(
+        COMPLETERS.check, lambda: COMPLETERS.build("als"), help="completes the matrix (`hf_acpmbr.completion`)."
+    )
+    observation: Observation = nested(
+        OBSERVATIONS.check,
+        lambda: OBSERVATIONS.build("balanced"),
+        help="which pairs to score (`hf_acpmbr.observation`).",
+    )
+    budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64), help="how many by the target.")
 
     name: ClassVar[str] = "pmbr"
 
@@ -105,14 +106,17 @@ class AgreementPMBR(PMBR):
     """Score a small part of the pairs with the target, a larger part with each guide, and complete them together.
 
     "Agreement-Constrained Probabilistic Minimum Bayes Risk Decoding", https://arxiv.org/abs/2512.01316
-
-    Args:
-        guide_budgets: how many pairs by each guide; one for all guides, or one for each.
     """
 
-    completer: Completer = nested(COMPLETERS.check, lambda: COMPLETERS.build("transfer"))
-    budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=32))
-    guide_budgets: tuple[Budget, ...] = nested(several(Budget.check), lambda: (Budget(scores_per_row=512),))
+    completer: Completer = nested(
+        COMPLETERS.check, lambda: COMPLETERS.build("transfer"), help="completes the matrix (`hf_acpmbr.completion`)."
+    )
+    budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=32), help="how many by the target.")
+    guide_budgets: tuple[Budget, ...] = nested(
+        several(Budget.check),
+        lambda: (Budget(scores_per_row=512),),
+        help="how many pairs by each guide; one for all guides, or one for each.",
+    )
 
     name: ClassVar[str] = "acpmbr"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})

@@ -24,16 +24,19 @@ class PruningMBR(Decoder):
     candidate a win rate P(U(y) ≥ U(y*)); candidates whose win rate is not above 1 − α are dropped.
 
     "Faster Minimum Bayes Risk Decoding with Confidence-based Pruning", https://arxiv.org/abs/2311.14919
-
-    Args:
-        alpha: confidence; the higher, the fewer candidates are dropped by mistake.
-        schedule: how many pseudo-references have been drawn after each step, rising.
-        bootstrap: how many bootstrap samples.
     """
 
-    alpha: float = setting(0.99, number(0, 1, above=True, below=True))
-    schedule: tuple[int, ...] = setting((16, 32, 64, 128, 256), several(integer(1)))
-    bootstrap: int = setting(500, integer(1))
+    alpha: float = setting(
+        0.99,
+        number(0, 1, above=True, below=True),
+        help="confidence; the higher, the fewer candidates are dropped by mistake.",
+    )
+    schedule: tuple[int, ...] = setting(
+        (16, 32, 64, 128, 256),
+        several(integer(1)),
+        help="how many pseudo-references have been drawn after each step, rising.",
+    )
+    bootstrap: int = setting(500, integer(1), help="how many bootstrap samples.")
 
     name: ClassVar[str] = "pruning"
 

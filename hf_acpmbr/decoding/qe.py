@@ -39,15 +39,16 @@ class QEFilterMBR(Decoder):
     """Keep the best candidates by a reference-free utility (the first guide), then MBR with the target among them.
 
     "Quality-Aware Decoding for Neural Machine Translation", https://arxiv.org/abs/2205.00978
-
-    Args:
-        keep: how many candidates stay.
-        filter_references: the candidates that stay are also the only pseudo-references, as in the paper: keep² calls.
-            With False, or where other pseudo-references were given, they meet all pseudo-references.
     """
 
-    keep: int = setting(32, integer(1))
-    filter_references: bool = setting(True, flag)
+    keep: int = setting(32, integer(1), help="how many candidates stay.")
+    filter_references: bool = setting(
+        True,
+        flag,
+        help="the candidates that stay are also the only pseudo-references, as in the paper: keep² "
+        "calls. With False, or where other pseudo-references were given, they meet all "
+        "pseudo-references.",
+    )
 
     name: ClassVar[str] = "qe-filter"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})

@@ -21,12 +21,11 @@ class NByS(Decoder):
 
     "Sampling-Based Approximations to Minimum Bayes Risk Decoding for Neural Machine Translation",
     https://arxiv.org/abs/2108.04718
-
-    Args:
-        num_references: S, how many of the drawn pseudo-references to use; all if there are no more.
     """
 
-    num_references: int = setting(32, integer(1))
+    num_references: int = setting(
+        32, integer(1), help="S, how many of the drawn pseudo-references to use; all if there are no more."
+    )
 
     name: ClassVar[str] = "n-by-s"
 

@@ -35,27 +35,48 @@ class RoundsMBR(Decoder):
     the candidates themselves give (see `_beliefs`).
 
     Correlated sequential halving for MBR: https://arxiv.org/abs/2401.02749
-
-    Args:
-        budget: at most so many of the pairs by the target.
-        guide_budgets: how many by each guide; one for all guides, or one for each. Where rounds end early, the guides
-            have spent the same part of their budgets as the target.
-        max_regret: stop when the expected loss of the leader against full MBR is below this, in the target's units;
-            "auto" is 0.001 of the utility's scale, None spends the budget.
-        confidence: stop when the leader is the best with this probability; 1 never stops for it.
-        time_limit: stop after so many seconds of scoring this source, within one round: rounds get smaller when they
-            would take too long. How far it came then depends on the machine, so the signature has the calls too.
-        pace, shrinkage, calibration: constants of the method; docs/beyond_the_paper.md has what each does, measured.
     """
 
-    budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64))
-    guide_budgets: tuple[Budget, ...] = nested(several(Budget.check), lambda: (Budget(scores_per_row=512),))
-    max_regret: float | str | None = setting(None, lambda name, value: _regret(name, value))
-    confidence: float = setting(1.0, number(0, 1, above=True, note="1 never stops early"))
-    time_limit: float | None = setting(None, optional(number(0, above=True)))
-    pace: Pace = nested(Pace.check, Pace)
-    shrinkage: Shrinkage = nested(Shrinkage.check, Shrinkage)
-    calibration: Calibration = nested(Calibration.check, Calibration)
+    budget: Budget = nested(
+        Budget.check, lambda: Budget(scores_per_row=64), help="at most so many of the pairs by the target."
+    )
+    guide_budgets: tuple[Budget, ...] = nested(
+        several(Budget.check),
+        lambda: (Budget(scores_per_row=512),),
+        help="how many by each guide; one for all guides, or one for each. Where rounds end early, "
+        "the guides have spent the same part of their budgets as the target.",
+    )
+    max_regret: float | str | None = setting(
+        None,
+        lambda name, value: _regret(name, value),
+        help="stop when the expected loss of the leader against full MBR is below this, in the "
+        "target's units; \"auto\" is 0.001 of the utility's scale, None spends the budget.",
+    )
+    confidence: float = setting(
+        1.0,
+        number(0, 1, above=True, note="1 never stops early"),
+        help="stop when the leader is the best with this probability; 1 never stops for it.",
+    )
+    time_limit: float | None = setting(
+        None,
+        optional(number(0, above=True)),
+        help="stop after so many seconds of scoring this source, within one round: rounds get "
+        "smaller when they would take too long. How far it came then depends on the machine, "
+        "so the signature has the calls too.",
+    )
+    pace: Pace = nested(
+        Pace.check, Pace, help="constants of the method; docs/beyond_the_paper.md has what each does, measured."
+    )
+    shrinkage: Shrinkage = nested(
+        Shrinkage.check,
+        Shrinkage,
+        help="constants of the method; docs/beyond_the_paper.md has what each does, measured.",
+    )
+    calibration: Calibration = nested(
+        Calibration.check,
+        Calibration,
+        help="constants of the method; docs/beyond_the_paper.md has what each does, measured.",
+    )
 
     name: ClassVar[str] = "rounds"
 

@@ -19,18 +19,22 @@ _CONTENDERS, _DRAWS = 256, 400
 
 @dataclass(frozen=True)
 class Shrinkage(Configured):
-    """How far candidates with few scores are pulled towards what is known of them beforehand.
+    """How far candidates with few scores are pulled towards what is known of them beforehand."""
 
-    Args:
-        noise_share: the part of the noise that means are shrunk by; calibrated weights take the rest away. Deviations,
-            which stops rest on, keep all of it.
-        slope_share: the part of a guide's slope that is used, for the same reason.
-        prior_degrees: a candidate's variance rests on its own scores and, as if from so many more, on everybody's.
-    """
-
-    noise_share: float = setting(0.25, number(0, 1, above=True))
-    slope_share: float = setting(0.5, number(0, 1))
-    prior_degrees: float = setting(8.0, number(0, above=True))
+    noise_share: float = setting(
+        0.25,
+        number(0, 1, above=True),
+        help="the part of the noise that means are shrunk by; calibrated weights take the rest "
+        "away. Deviations, which stops rest on, keep all of it.",
+    )
+    slope_share: float = setting(
+        0.5, number(0, 1), help="the part of a guide's slope that is used, for the same reason."
+    )
+    prior_degrees: float = setting(
+        8.0,
+        number(0, above=True),
+        help="a candidate's variance rests on its own scores and, as if from so many more, on everybody's.",
+    )
 
 
 @dataclass(eq=False)

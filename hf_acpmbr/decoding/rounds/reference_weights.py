@@ -15,15 +15,16 @@ _PROFILE = 64
 
 @dataclass(frozen=True)
 class Calibration(Configured):
-    """How the first few pseudo-references are made to stand for all.
+    """How the first few pseudo-references are made to stand for all."""
 
-    Args:
-        heavy: so many that were drawn most come first: a rare one can mislead when it is the only one.
-        ridge: how far the weights may move from those of the sampling, less the larger it is.
-    """
-
-    heavy: int = setting(4, integer(0))
-    ridge: float = setting(4.0, number(0, above=True))
+    heavy: int = setting(
+        4, integer(0), help="so many that were drawn most come first: a rare one can mislead when it is the only one."
+    )
+    ridge: float = setting(
+        4.0,
+        number(0, above=True),
+        help="how far the weights may move from those of the sampling, less the larger it is.",
+    )
 
 
 @dataclass(eq=False)

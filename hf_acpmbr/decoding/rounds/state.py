@@ -24,23 +24,28 @@ _GUIDES_TIME = 0.5
 
 @dataclass(frozen=True)
 class Pace(Configured):
-    """How a budget is spent.
+    """How a budget is spent."""
 
-    Args:
-        first_share: the part of it, or of what a later step adds, that the first round may spend.
-        first_depth: pseudo-references that a candidate of the first round is scored against, at least.
-        rounds: how many follow, each with fewer candidates and deeper.
-        doubt: a candidate gets the benefit of so many deviations when the next round is chosen.
-        first_step: where the budget need not be spent, it is opened step by step, from so many scores per candidate.
-        least_agreement: a guide whose scores correlate less with the target's gets no more of its budget.
-    """
-
-    first_share: float = setting(0.5, number(0, 1, above=True))
-    first_depth: int = setting(2, integer(1))
-    rounds: int = setting(4, integer(1))
-    doubt: float = setting(1.0, number(0))
-    first_step: float = setting(4.0, number(0, above=True))
-    least_agreement: float = setting(0.2, number(-1, 1))
+    first_share: float = setting(
+        0.5,
+        number(0, 1, above=True),
+        help="the part of it, or of what a later step adds, that the first round may spend.",
+    )
+    first_depth: int = setting(
+        2, integer(1), help="pseudo-references that a candidate of the first round is scored against, at least."
+    )
+    rounds: int = setting(4, integer(1), help="how many follow, each with fewer candidates and deeper.")
+    doubt: float = setting(
+        1.0, number(0), help="a candidate gets the benefit of so many deviations when the next round is chosen."
+    )
+    first_step: float = setting(
+        4.0,
+        number(0, above=True),
+        help="where the budget need not be spent, it is opened step by step, from so many scores per candidate.",
+    )
+    least_agreement: float = setting(
+        0.2, number(-1, 1), help="a guide whose scores correlate less with the target's gets no more of its budget."
+    )
 
 
 @dataclass(eq=False)
