@@ -298,7 +298,9 @@ class Registry(Generic[S]):
             raise ValueError(f"{self.kind} {name!r} is unknown: {suggest(name, self)}")
         found = _imported(self._entries[name])
         if not (isinstance(found, type) and issubclass(found, self.base) and found.label() == repr(name)):
-            raise ValueError(f"{self._entries[name]} must be a {self._expected()} with name = {name!r}, got {found!r}")
+            raise ValueError(
+                f"{self._entries[name]} must be a subclass of {self._expected()} with name = {name!r}, got {found!r}"
+            )
         return found
 
     def field_names(self, name: str) -> list[str]:
@@ -331,8 +333,8 @@ class Registry(Generic[S]):
         other = self.base.from_object(given)
         if other is given:
             raise ValueError(
-                f'{name} must be a {self.kind}: a name ({", ".join(self)}), {{"name": ..., its settings}} '
-                f"or a {self._expected()} object, got {given!r}"
+                f'{name} must be a name ({", ".join(self)}), {{"name": ..., its settings}} '
+                f"or an object of a subclass of {self._expected()}, got {given!r}"
             )
         return self._built(name, other, options)
 

@@ -59,7 +59,7 @@ class Factorisation(Completer):
     seed: int | None = setting(
         None,
         optional(integer(0)),
-        help="of the random starting factors, which all matrices share; None takes that of the run.",
+        help="seed of the random starting factors, which all matrices share; None takes that of the run.",
     )
 
     def gammas(self, guides: int) -> list[float]:

@@ -79,7 +79,7 @@ class Transfer(Completer):
     seed: int | None = setting(
         None,
         optional(integer(0)),
-        help="of the random starting factors; None takes that of the run.",
+        help="seed of the random starting factors; None takes that of the run.",
     )
 
     name: ClassVar[str] = "transfer"

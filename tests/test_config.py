@@ -1,0 +1,131 @@
+"""Stages as settings: what is refused, what a new variant needs, and where the help of a setting shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from hf_acpmbr import ACPMBR, Recipe
+from hf_acpmbr.config import Configured, Registry, describe_fields, integer, setting
+from hf_acpmbr.registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
+from hf_acpmbr.sampling import Truncation
+
+VARIANTS = [(table, name) for table in (SAMPLERS, OBSERVATIONS, COMPLETERS) for name in table]
+MODULE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from hf_acpmbr.completion.als import ALS
+from hf_acpmbr.config import integer, setting
+from hf_acpmbr.decoding.mbr import MBR
+
+@dataclass(frozen=True)
+class Mine(ALS):
+    '''ALS of mine.'''
+    extra: int = setting(3, integer(0), help="what it adds.")
+    name: ClassVar[str] = "mine"
+
+class MyMBR(MBR):
+    name: ClassVar[str] = "my-mbr"
+"""
+
+
+@pytest.fixture
+def added(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module elsewhere whose two classes are in the tables for the length of a test."""
+    (tmp_path / "variants_of_mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "variants_of_mine", raising=False)
+    for table in (COMPLETERS, DECODERS):
+        monkeypatch.setattr(table, "_entries", dict(table._entries))
+    COMPLETERS.add("mine", "variants_of_mine:Mine")
+    DECODERS.add("my-mbr", "variants_of_mine:MyMBR")
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: Recipe(decoder=print), "decoder must be a name .*Decoder, got <built-in function print>"),
+        (lambda: ACPMBR(target="chrf", sampler=object()), "sampler must be .*Sampler, got <object object"),
+        (lambda: ACPMBR(target="chrf", completer=len), "completer must be .*Completer, got <built-in function len>"),
+        (lambda: ACPMBR(target="chrf", observation=Truncation()), "observation must be .*Observation, got Truncation"),
+        (lambda: ACPMBR(target="chrf", references_sampler=3), "references_sampler must be .*Sampler, got 3"),
+        (lambda: DECODERS.build({"rank": 3}), 'a decoder is {"name": ..., its settings}'),
+    ],
+)
+def test_what_is_no_stage_is_refused_with_what_was_given_and_what_is_expected(make: Any, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        make()
+
+
+def test_a_variant_needs_a_class_and_one_line(added: None) -> None:
+    mbr = ACPMBR(target="chrf", decoder="pmbr", completer="mine", rank=2)
+    assert mbr.recipe.to_dict()["decoder"]["completer"] == {**COMPLETERS.build("mine", rank=2).to_dict(), "extra": 3}
+    assert Recipe.from_json(mbr.recipe.to_json()) == mbr.recipe
+    assert "mine(" in mbr.rerank(["a b", "a c", "b c"]).signature
+    assert ACPMBR(target="chrf", decoder="my-mbr").rerank(["a b", "a b", "a c"]).text == "a b"
+
+
+def test_a_table_holds_each_name_once_and_nothing_of_another_kind(added: None) -> None:
+    with pytest.raises(ValueError, match="decoder 'my-mbr' exists already"):
+        DECODERS.add("my-mbr", "variants_of_mine:MyMBR")
+    with pytest.raises(ValueError, match="completer 'other' is at \"module:Class\", got 'nowhere'"):
+        COMPLETERS.add("other", "nowhere")
+    COMPLETERS.add("other", "variants_of_mine:Mine")
+    DECODERS.add("mine", "variants_of_mine:Mine")
+    for table, name, expected in ((COMPLETERS, "other", "'other'"), (DECODERS, "mine", "Decoder")):
+        with pytest.raises(ValueError, match=f"must be a subclass of .*{expected}"):
+            table.build(name)
+
+
+@pytest.mark.parametrize(("table", "name"), VARIANTS)
+def test_every_setting_has_help_that_its_docstring_shows(table: Registry[Any], name: str) -> None:
+    variant = table.get(name)
+    shown = " ".join((inspect.getdoc(variant) or "").split())
+    for field in describe_fields(variant):
+        assert field.help.endswith("."), f"{name}: {field.name} has no help"
+        assert f"{field.name}: {field.help}" in shown
+    assert shown.count("Args:") == (1 if variant.field_names() else 0)
+
+
+def test_the_help_of_a_setting_comes_with_its_default() -> None:
+    fields = {field.name: field for field in describe_fields(COMPLETERS.get("agreement-als"))}
+    assert (fields["rank"].default, fields["center"].default, fields["seed"].default) == ("8", "true", "none")
+    assert fields["agreement"].default == "0.1"
+
+
+def test_a_docstring_with_its_own_arguments_is_left_alone() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Own(Configured):
+        """Settings.
+
+        Args:
+            size: in its own words.
+        """
+
+        size: int = setting(1, integer(0), help="in others.")
+
+    assert "in others" not in (Own.__doc__ or "")
+
+
+def test_settings_work_without_docstrings() -> None:
+    program = (
+        "from hf_acpmbr.completion import ALS; from hf_acpmbr.config import describe_fields as d; print(d(ALS)[0])"
+    )
+    done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True)
+    assert "d, the number of factors." in done.stdout
+
+
+def test_a_recipe_with_default_samplers_imports_no_transformers() -> None:
+    program = "import sys, hf_acpmbr; hf_acpmbr.Recipe(); print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_all_bases_are_abstract() -> None:
+    for table in (SAMPLERS, OBSERVATIONS, COMPLETERS, DECODERS):
+        assert inspect.isabstract(table.base)
