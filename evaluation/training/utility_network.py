@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from evaluation.training.rated_pairs import PairBatch, RatedPairs
 from evaluation.training.trainer import Trainer
 from evaluation.training.utility_start import start
-from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork, bert_config, bleurt_network
+from hf_acpmbr.utilities.bleurt import BLEURTNetwork, bert_config, bleurt_network
 
 KEPT_SETTINGS = (
     "vocab_size",

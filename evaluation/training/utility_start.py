@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
 
-from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork
+from hf_acpmbr.utilities.bleurt import BLEURTNetwork
 
 # Attention logits, about: of equal pieces (in each of the layers), of the other sentence against the same one, and of
 # the neighbour against the piece itself. Everything else gets about 0.

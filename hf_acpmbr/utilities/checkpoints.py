@@ -7,8 +7,8 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -59,7 +59,12 @@ def checkpoint_folder(checkpoint: str, patterns: Sequence[str], revision: str | 
             return Path(snapshot_download(name, allow_patterns=list(patterns), revision=revision, cache_dir=cache))
         except OSError as error:  # not there, not allowed or not reachable: the other id may be in the cache
             failures.append(error)
-    raise failures[0]
+    at = "" if revision is None else f" at revision {revision!r}"
+    raise FileNotFoundError(
+        f"checkpoint {checkpoint!r}{at} is not in the Hub's cache and cannot be downloaded "
+        f"({type(failures[0]).__name__}: {failures[0]}). Check the name and the connection (HF_HUB_OFFLINE must "
+        "not be set), log in with `hf auth login` if it is gated, or download it elsewhere and give the folder's path"
+    ) from failures[0]
 
 
 def local_folder(checkpoint: str, revision: str | None = None) -> Path | None:
@@ -96,9 +101,43 @@ def read_config(folder: Path) -> Fields:
 
 
 def read_json(path: Path) -> Fields:
-    """The object in a JSON file; empty if there is no such file."""
-    fields: Fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """Read the object in a JSON file; empty if there is no such file."""
+    if not path.is_file():
+        return {}
+    with naming(path, RecursionError):
+        fields: object = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"{path} holds {json.dumps(fields)[:40]}, and a JSON object {{...}} is expected: fetch it again"
+        )
     return fields
+
+
+@contextmanager
+def naming(path: Path, *more: type[Exception]) -> Iterator[None]:
+    """Name a checkpoint's file or folder in what its readers raise for damaged content."""
+    from pickle import UnpicklingError
+
+    from safetensors import SafetensorError
+
+    damaged: tuple[type[Exception], ...] = (
+        ValueError,
+        RuntimeError,
+        EOFError,
+        KeyError,
+        UnpicklingError,
+        SafetensorError,
+        *more,
+    )
+    try:
+        yield
+    except damaged as error:
+        if str(path) in str(error):
+            raise
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"{path} cannot be read, it is damaged or of another format ({said}): fetch it again"
+        ) from error
 
 
 def revision_of(folder: Path, patterns: Sequence[str] = ("*",)) -> str:
@@ -143,7 +182,9 @@ def _weight_files(folder: Path, names: Sequence[str]) -> list[Path]:
         return []
     if not path.name.endswith(".index.json"):
         return [path]
-    shards: Mapping[str, str] = read_json(path)["weight_map"]
+    shards = read_json(path).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+        raise ValueError(f"{path} has no weight_map that names the file of each weight: fetch it again")
     return [inside(folder, shard, path) for shard in sorted(set(shards.values()))]
 
 
@@ -195,7 +236,8 @@ def _safetensors_header(path: Path) -> list[tuple[str, list[int], tuple[int, int
                 f"{path} is not a whole safetensors file: its header should have {length:,} bytes, and there "
                 f"are {max(there, 0):,}. It may be cut off or a pointer to the weights: fetch it again"
             )
-        header: Fields = json.loads(file.read(length))
+        with naming(path):
+            header: Fields = json.loads(file.read(length))
     return [(e["dtype"], e["shape"], tuple(e["data_offsets"])) for name, e in header.items() if name != "__metadata__"]
 
 
@@ -208,21 +250,35 @@ def inside(folder: Path, name: str, named_by: Path) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """One weights file."""
+    """Read one weights file."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
-        return load_file(path)
+        _refuse_pointer(path)
+        with naming(path):
+            return load_file(path)
     loaded = read_pickle(path)
     state: dict[str, torch.Tensor] = loaded.get("state_dict", loaded)
     return state
 
 
 def read_pickle(path: Path) -> Fields:
-    """A file of torch.save; with `weights_only`, so it cannot run code."""
+    """Read a file of torch.save; with `weights_only`, so it cannot run code."""
+    import pickle
+
     import torch
 
+    _refuse_pointer(path)
     with path.open("rb") as file:
         zipped = file.read(2) == b"PK"
-    loaded: Fields = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    with naming(path):
+        try:
+            loaded: object = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        except pickle.UnpicklingError as error:
+            raise ValueError(
+                f"{path} holds other things than weights, such as code, or is damaged; nothing of it was run. Use a "
+                "checkpoint that you trust, best in safetensors"
+            ) from error
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path} holds a {type(loaded).__name__} and no weights by name: is it a checkpoint?")
     return loaded

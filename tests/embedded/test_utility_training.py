@@ -38,7 +38,7 @@ from evaluation.training.utility_network import (
 from evaluation.training.utility_start import Parts
 from hf_acpmbr import load_utility
 from hf_acpmbr.embedded import TRANSLATOR
-from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork
+from hf_acpmbr.utilities.bleurt import BLEURTNetwork
 
 
 @pytest.fixture(scope="session")
