@@ -104,40 +104,26 @@ def read_json(path: Path) -> Fields:
     """Read the object in a JSON file; empty if there is no such file."""
     if not path.is_file():
         return {}
-    with naming(path, RecursionError):
+    with naming(path):
         fields: object = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(fields, dict):
-        raise ValueError(
-            f"{path} holds {json.dumps(fields)[:40]}, and a JSON object {{...}} is expected: fetch it again"
-        )
+        raise ValueError(f"{path} holds {json.dumps(fields)[:40]} and not a JSON object {{...}}: fetch it again")
     return fields
 
 
 @contextmanager
-def naming(path: Path, *more: type[Exception]) -> Iterator[None]:
-    """Name a checkpoint's file or folder in what its readers raise for damaged content."""
-    from pickle import UnpicklingError
-
-    from safetensors import SafetensorError
-
-    damaged: tuple[type[Exception], ...] = (
-        ValueError,
-        RuntimeError,
-        EOFError,
-        KeyError,
-        UnpicklingError,
-        SafetensorError,
-        *more,
-    )
+def naming(path: Path) -> Iterator[None]:
+    """Name a checkpoint's file or folder in whatever its reader raises, as readers of damaged files raise anything."""
     try:
         yield
-    except damaged as error:
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
         if str(path) in str(error):
             raise
-        said = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"{path} cannot be read, it is damaged or of another format ({said}): fetch it again"
-        ) from error
+        said = str(error).strip().partition("\n")[0]
+        message = f"{path} cannot be read ({type(error).__name__}: {said}): if it is damaged, fetch it again"
+        raise ValueError(message) from error
 
 
 def revision_of(folder: Path, patterns: Sequence[str] = ("*",)) -> str:

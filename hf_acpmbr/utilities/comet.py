@@ -11,7 +11,7 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
-from .checkpoints import checkpoint_folder, revision_of
+from .checkpoints import checkpoint_folder, naming, revision_of
 from .comet_hparams import CometHparams
 from .encoding import TextVectors
 from .network import NetworkOptions, NetworkUtility
@@ -87,7 +87,8 @@ class CometCheckpoint(NetworkUtility["CometNetwork"]):
         from transformers import AutoConfig
 
         if self._config is None:
-            self._config = AutoConfig.from_pretrained(self.encoder_folder(), trust_remote_code=False)
+            with naming(self.encoder_folder()):
+                self._config = AutoConfig.from_pretrained(self.encoder_folder(), trust_remote_code=False)
         return self._config
 
     def longest(self) -> int:

@@ -136,7 +136,7 @@ def _filled(kind: str, given: Fields) -> CometHparams:
 def _yaml(path: Path) -> Fields:
     import yaml
 
-    with naming(path, yaml.YAMLError):
+    with naming(path):
         loaded: object = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(loaded, dict):
         raise ValueError(f"{path} holds a {type(loaded).__name__} and not hyper-parameters by name: fetch it again")

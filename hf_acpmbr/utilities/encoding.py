@@ -12,7 +12,7 @@ import numpy as np
 from ..candidates import IntArray
 from .base import Statistics
 from .batching import pad
-from .checkpoints import naming, read_config
+from .checkpoints import naming
 from .network import NetworkUtility
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def load_encoder(folder: Path, layers: int | None = None) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
-    read_config(folder)  # its errors name the file
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    with naming(folder):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if layers is not None:
         _keep_layers(config, layers, folder)
     # It would report the layers that are left out on purpose, and heads that no metric uses.

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from .checkpoints import read_json
+from .checkpoints import naming, read_json
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerFast
@@ -38,7 +38,8 @@ class SpecialTokens:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.tokenizer = folder, load_tokenizer(folder)
+        with naming(folder):
+            self.folder, self.tokenizer = folder, load_tokenizer(folder)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)
         # Any ordinary word shows where the special tokens go.
         word = _ids(self.tokenizer("a", add_special_tokens=False))

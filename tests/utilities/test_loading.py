@@ -165,7 +165,7 @@ def test_other_hub_ids_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert utility.signature == "own-bleurt@0123456789ab|max_length:none|dtype:float32"
     assert np.isfinite(utility.score(["a bird"], ["the window"])).all()
     monkeypatch.setattr("huggingface_hub.snapshot_download", _unreachable)
-    with pytest.raises(ValueError, match=r"unknown utility 'no/such'.*cannot be reached: no network"):
+    with pytest.raises(ValueError, match=r"unknown utility 'no/such'.*cannot be reached: .*no network"):
         load_utility("no/such")
 
 
@@ -343,7 +343,7 @@ def test_no_mapping_grants_trust(tmp_path: Path, trust: object) -> None:
         lambda: Recipe.from_json(json.dumps({**Recipe.named("auto", target="chrf").to_dict(), **recipe})),
     ):
         with pytest.raises(
-            ValueError, match=r"have trust_remote_code, which no recipe .* ACPMBR\(.*--trust-remote-code"
+            ValueError, match=r"have trust_remote_code, which no recipe .*ACPMBR\(.*--trust-remote-code"
         ):
             load()
     assert not ran.exists()
@@ -386,12 +386,19 @@ DAMAGE = {
     "config.json": [b"[]", b"{", b"[" * 10**5, b'"text"', b"\xff\xfe"],
     "tokenizer_config.json": [b"[]"],
     "model.safetensors": [b"", b"\x10", b"version https://git-lfs.github.com/spec/v1\n", None],
-    "pytorch_model.bin": [b"", b"PK", pickle.dumps(Evil()), pickle.dumps([1]), None],
+    "pytorch_model.bin": [b"", b"PK", pickle.dumps(Evil(), 2), pickle.dumps([1], 2), None],
     "model.safetensors.index.json": [b"{}", b'{"weight_map": []}', b'{"weight_map": {"a": 1}}'],
 }
 
 
-@pytest.mark.parametrize(("file", "content"), [(file, content) for file in DAMAGE for content in DAMAGE[file]])
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        pytest.param(file, content, id=f"{file}-{number}")
+        for file in DAMAGE
+        for number, content in enumerate(DAMAGE[file])
+    ],
+)
 @pytest.mark.parametrize("kind", ["bleurt", "encoder"])
 def test_damaged_and_malicious_files_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, file: str, content: bytes | None
@@ -404,12 +411,9 @@ def test_damaged_and_malicious_files_are_named(
         whole.unlink()
     # None: the file without its last part.
     (folder / file).write_bytes((folder / file).read_bytes()[:-500] if content is None else content)
-    if kind == "encoder" and file == "tokenizer_config.json":
-        pytest.skip("transformers reads this one of encoders")
+    name, options = (str(folder), {}) if kind == "bleurt" else ("bertscore", {"checkpoint": str(folder)})
     with pytest.raises((ValueError, OSError), match=re.escape(str(folder))):
-        load_utility("bertscore", checkpoint=str(folder)).score(["a"], ["b"]) if kind == "encoder" else load_utility(
-            str(folder)
-        ).score(["a"], ["b"])
+        load_utility(name, **options).score(["a"], ["b"])
     assert "it ran" not in capsys.readouterr().out
 
 
