@@ -47,9 +47,9 @@ class ACPMBR:
         keywords: settings of the recipe's stages: num_candidates, num_references, epsilon, temperature, top_k, top_p,
             min_p, max_rows; sampler, references_sampler, decoder, completer, observation (each a name,
             {"name": ..., settings} or an object; a sampler also as a transformers GenerationConfig, with num_beams > 1
-            to choose among beams), reduction or scores_per_row, distilled_reduction or distilled_scores_per_row, confidence,
-            max_regret, time_limit (seconds of scoring per source), and the completer's own (rank, regularization,
-            agreement, …). One that the chosen stages do not take is refused.
+            to choose among beams); reduction or scores_per_row, distilled_reduction or distilled_scores_per_row,
+            confidence, max_regret, time_limit (seconds of scoring per source), and the completer's own (rank,
+            regularization, agreement, …). One that the chosen stages do not take is refused.
     """
 
     __signature__ = CheckedSignature()  # read by `generate`, which hands over the arguments that are named below

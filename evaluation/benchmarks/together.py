@@ -23,8 +23,7 @@ from hf_acpmbr import Recipe
 from hf_acpmbr.decoding import Decision
 from hf_acpmbr.embedded import UTILITIES
 from hf_acpmbr.utilities import decide_together
-from hf_acpmbr.utilities.bleurt import BLEURT
-from hf_acpmbr.utilities.bleurt_network import BLEURTNetwork
+from hf_acpmbr.utilities.bleurt import BLEURT, BLEURTNetwork
 from hf_acpmbr.utilities.checkpoints import read_config
 
 _OF_EACH = "batches | at least | full | pairs in each"

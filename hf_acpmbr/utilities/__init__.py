@@ -1,11 +1,17 @@
 """Pairs → scores: metrics as MBR utilities, loaded by name, each available as an `evaluate` metric too."""
 
+from .adapters import MatrixUtility
 from .base import NEUTRAL_OPTIONS, AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
 from .engine import Scorer
-from .load import as_utility, available_utilities, load_utility
-from .spec import UtilityLike, UtilitySpec
-from .stored import MatrixUtility
-from .table import Partner, distilled_partners
+from .load import (
+    Partner,
+    UtilityLike,
+    UtilitySpec,
+    as_utility,
+    available_utilities,
+    distilled_partners,
+    load_utility,
+)
 from .together import Ask, Asks, Meter, Source, decide_together
 
 __all__ = [

@@ -207,9 +207,9 @@ class Utility(ABC):
     def as_metric(self) -> evaluate.Metric:
         """The `evaluate.Metric` whose compute() is this utility."""
         if self._metric is None:
-            from .metric import UtilityMetric
+            from .adapters import metric_of
 
-            self._metric = UtilityMetric(self)
+            self._metric = metric_of(self)
         return self._metric
 
     def compute(self, **inputs: Sequence[str]) -> dict[str, list[float] | float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import CommonOptions, Kernel, Statistics, TextTable, Utility
-from .ngrams import MatchTable, NGramCounts
+from .ngrams import MatchTable, NGramCounts, words
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,8 +57,6 @@ class SentenceBLEU(Utility):
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """N-gram counts of all texts; see `ngrams`."""
-        from .sacrebleu_words import words
-
         return _BLEUKernel(words(self._bleu, table.texts), self.max_ngram_order)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -56,7 +57,12 @@ def checkpoint_folder(checkpoint: str, patterns: Sequence[str], revision: str | 
             return Path(snapshot_download(name, allow_patterns=list(patterns), revision=revision, cache_dir=cache))
         except OSError as error:  # not there, not allowed or not reachable: the other id may be in the cache
             failures.append(error)
-    raise failures[0]
+    at = "" if revision is None else f" at revision {revision!r}"
+    raise FileNotFoundError(
+        f"checkpoint {checkpoint!r}{at} is not in the Hub's cache and cannot be downloaded "
+        f"({type(failures[0]).__name__}: {failures[0]}). Check the name and the connection (HF_HUB_OFFLINE must "
+        "not be set), log in with `hf auth login` if it is gated, or download it elsewhere and give the folder's path"
+    ) from failures[0]
 
 
 def hub_ids(checkpoint: str) -> list[str]:
@@ -79,9 +85,29 @@ def read_config(folder: Path) -> Fields:
 
 
 def read_json(path: Path) -> Fields:
-    """The object in a JSON file; empty if there is no such file."""
-    fields: Fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """Read the object in a JSON file; empty if there is no such file."""
+    if not path.is_file():
+        return {}
+    with naming(path):
+        fields: object = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} holds {json.dumps(fields)[:40]} and not a JSON object {{...}}: fetch it again")
     return fields
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a checkpoint's file or folder in whatever its reader raises, as readers of damaged files raise anything."""
+    try:
+        yield
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        if str(path) in str(error):
+            raise
+        said = str(error).strip().partition("\n")[0]
+        message = f"{path} cannot be read ({type(error).__name__}: {said}): if it is damaged, fetch it again"
+        raise ValueError(message) from error
 
 
 def revision_of(folder: Path, patterns: Sequence[str] = ("*",)) -> str:
@@ -115,7 +141,9 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
         raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
     paths = [path]
     if path.name.endswith(".index.json"):
-        shards: Mapping[str, str] = read_json(path)["weight_map"]
+        shards = read_json(path).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+            raise ValueError(f"{path} has no weight_map that names the file of each weight: fetch it again")
         paths = [inside(folder, shard, path) for shard in sorted(set(shards.values()))]
     weights: dict[str, torch.Tensor] = {}
     for part in paths:
@@ -132,24 +160,42 @@ def inside(folder: Path, name: str, named_by: Path) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """One weights file."""
-    with path.open("rb") as file:
-        if file.read(len(_POINTER)) == _POINTER:  # what Git leaves in place of a large file that was not fetched
-            raise ValueError(f"{path} is a Git LFS pointer and not the weights: fetch them with git lfs pull")
+    """Read one weights file."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
-        return load_file(path)
+        _refuse_pointer(path)
+        with naming(path):
+            return load_file(path)
     loaded = read_pickle(path)
     state: dict[str, torch.Tensor] = loaded.get("state_dict", loaded)
     return state
 
 
 def read_pickle(path: Path) -> Fields:
-    """A file of torch.save; with `weights_only`, so it cannot run code."""
+    """Read a file of torch.save; with `weights_only`, so it cannot run code."""
+    import pickle
+
     import torch
 
+    _refuse_pointer(path)
     with path.open("rb") as file:
         zipped = file.read(2) == b"PK"
-    loaded: Fields = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    with naming(path):
+        try:
+            loaded: object = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        except pickle.UnpicklingError as error:
+            raise ValueError(
+                f"{path} holds other things than weights, such as code, or is damaged; nothing of it was run. Use a "
+                "checkpoint that you trust, best in safetensors"
+            ) from error
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path} holds a {type(loaded).__name__} and no weights by name: is it a checkpoint?")
     return loaded
+
+
+def _refuse_pointer(path: Path) -> None:
+    """Refuse the few lines that Git leaves in place of a large file that was not fetched."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise ValueError(f"{path} is a Git LFS pointer and not the weights: fetch them with git lfs pull")

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
-from .checkpoints import checkpoint_folder, revision_of
+from .checkpoints import checkpoint_folder, naming, revision_of
 from .comet_hparams import CometHparams
 from .encoding import TextVectors
 from .network import NetworkOptions, NetworkUtility
@@ -87,7 +87,8 @@ class CometCheckpoint(NetworkUtility["CometNetwork"]):
         from transformers import AutoConfig
 
         if self._config is None:
-            self._config = AutoConfig.from_pretrained(self.encoder_folder())
+            with naming(self.encoder_folder()):
+                self._config = AutoConfig.from_pretrained(self.encoder_folder(), trust_remote_code=False)
         return self._config
 
     def longest(self) -> int:
@@ -163,6 +164,25 @@ class COMET(VectorComet):
         return _Regression(self.network.estimator.ff, referenced=self.needs_reference)
 
 
+class RankingMetric(VectorComet):
+    """1 / (1 + distance), with the harmonic mean of the hypothesis's distances from source and reference.
+
+    COMET's ranking metrics: Rei et al. 2020, https://aclanthology.org/2020.emnlp-main.213.
+
+    Args:
+        checkpoint: hub id or folder.
+        options: see `CometCheckpoint`.
+    """
+
+    description = "COMET's ranking metric: distances of the hypothesis's vector from source and reference."
+    kind = "ranking_metric"
+    blocks = 0
+
+    def head(self) -> Head:
+        """Distances of the vectors."""
+        return _Nearness()
+
+
 class _COMETKernel:
     def __init__(self, utility: VectorComet, table: TextTable, statistics: Statistics) -> None:
         tokens = utility.special_tokens()
@@ -219,7 +239,7 @@ class _COMETKernel:
         return torch.stack(self.states.get(texts))
 
     def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        from .embedding_network import pool
+        from .comet_network import pool
 
         states, last = self.utility.network(ids, mask)
         if self.pooling == "default":  # the first token of the last layer, whatever layers are mixed
@@ -269,3 +289,17 @@ class _Regression:
             hidden = fixed + ref @ self.ref.T + (mt * ref) @ self.product.T + (mt - ref).abs() @ self.difference.T
         scores: torch.Tensor = self.rest(hidden).squeeze(-1)
         return scores
+
+
+class _Nearness:
+    def fixed(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        from torch.nn import functional
+
+        return functional.pairwise_distance(mt, source)
+
+    def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor | None) -> torch.Tensor:
+        distance = fixed
+        if ref is not None:
+            near = self.fixed(mt, ref)
+            distance = 2 * near * fixed / (near + fixed)
+        return 1 / (1 + distance)

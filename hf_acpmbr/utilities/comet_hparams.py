@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checkpoints import COMET_WEIGHTS, Fields, read_json, read_pickle
+from .checkpoints import COMET_WEIGHTS, Fields, naming, read_json, read_pickle
 
 # The published XCOMET-lite. It was trained when COMET's layer mix was a softmax whatever was asked for, which its
 # config.json does not say; other models saved in its way are read as COMET 2.2.7 reads them.
@@ -136,5 +136,8 @@ def _filled(kind: str, given: Fields) -> CometHparams:
 def _yaml(path: Path) -> Fields:
     import yaml
 
-    loaded: Fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+    with naming(path):
+        loaded: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path} holds a {type(loaded).__name__} and not hyper-parameters by name: fetch it again")
     return loaded

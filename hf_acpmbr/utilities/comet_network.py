@@ -113,6 +113,18 @@ def load_comet(folder: Path, hparams: CometHparams, config: PretrainedConfig, bl
     return network
 
 
+def pool(states: torch.Tensor, mask: torch.Tensor, how: str) -> torch.Tensor:
+    """Pool (B, L, H) states to (B, H) by "mean", "max" or "cls"."""
+    present = mask.bool().unsqueeze(-1)
+    if how == "cls":
+        return states[:, 0]
+    if how == "max":
+        return states.masked_fill(~present, -torch.inf).amax(dim=1)
+    if how == "mean":
+        return states.masked_fill(~present, 0.0).sum(dim=1) / mask.sum(dim=1, keepdim=True).to(states.dtype)
+    raise ValueError(f"pooling {how!r} is not supported: expected mean, cls or max")
+
+
 def sparsemax(scores: torch.Tensor) -> torch.Tensor:
     """Euclidean projection of (n,) scores onto the simplex (Martins & Astudillo 2016, arXiv 1602.02068)."""
     ordered = torch.sort(scores.float(), descending=True).values

@@ -1,31 +1,32 @@
-"""Cosine of sentence vectors with any transformers encoder or sentence-transformers checkpoint."""
+"""Cosine of sentence vectors, which the library sentence-transformers makes (an extra of this package)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
+from .checkpoints import naming
 from .encoding import TextVectors
 from .network import NetworkOptions, NetworkUtility
-from .sentence_modules import POOLINGS, SentenceModules
 from .tokenization import NO_LIMIT, position_limit
 
 if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
     from typing_extensions import Unpack
 
-    from .embedding_network import SentenceEncoder
+_POOLINGS = ("mean", "cls", "max")
 
 
-class EmbeddingCosine(NetworkUtility["SentenceEncoder"]):
+class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
     """Cosine similarity of sentence vectors, −1 to 1; N + M encodings serve N·M pairs.
 
-    A sentence-transformers folder is used as its own files say: modules.json (pooling, dense layers), longest input,
-    lower case and default prompt.
+    A checkpoint of sentence-transformers is used as its own files say (pooling, dense layers, longest input, prompt);
+    of a plain encoder the mean of the last states is the vector.
 
     Args:
         checkpoint: hub id or folder of an encoder.
@@ -37,7 +38,6 @@ class EmbeddingCosine(NetworkUtility["SentenceEncoder"]):
 
     encodes_texts = True
 
-    files = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt")
     symmetric = True
     can_aggregate = True
     has_vectors = True
@@ -59,51 +59,69 @@ class EmbeddingCosine(NetworkUtility["SentenceEncoder"]):
         **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__(checkpoint, **options)
-        if pooling is not None and pooling not in POOLINGS:
-            raise ValueError(f"pooling={pooling!r} is unknown: choose one of {', '.join(POOLINGS)}")
+        if pooling is not None and pooling not in _POOLINGS:
+            raise ValueError(f"pooling={pooling!r} is unknown: choose one of {', '.join(_POOLINGS)}")
         if max_length is not None and max_length < 3:
             raise ValueError(f"max_length must be at least 3, got {max_length}")
         self.pooling, self.prefix, self.max_length = pooling, prefix, max_length
-        self._modules: SentenceModules | None = None
 
-    @property
-    def modules(self) -> SentenceModules:
-        """What the checkpoint says about its vectors."""
-        if self._modules is None:
-            self._modules = SentenceModules.read(self.folder)
-        return self._modules
-
-    @property
-    def poolings(self) -> tuple[str, ...]:
-        """How token states become one vector."""
-        return self.modules.pooling if self.pooling is None else (self.pooling,)
-
-    def tokenizer_folder(self) -> Path:
-        """Local folder of the encoder and its tokeniser."""
-        return self.modules.encoder
-
-    def load(self) -> SentenceEncoder:
-        from .embedding_network import sentence_encoder
-
-        return sentence_encoder(self.modules, self.poolings)
+    def load(self) -> SentenceTransformer:
+        try:
+            from sentence_transformers import SentenceTransformer
+            from sentence_transformers.sentence_transformer.modules import Pooling
+        except ImportError as error:
+            raise ImportError(
+                f"embedding-cosine needs the library sentence-transformers from version 6 on ({error}), this package's "
+                "extra 'sentence-transformers': pip install 'sentence-transformers>=6'"
+            ) from error
+        with naming(self.folder):
+            network = SentenceTransformer(
+                str(self.folder), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"}
+            )
+        encoder = getattr(network[0], "auto_model", None)
+        if encoder is None:
+            raise ValueError(f"{self.checkpoint} has no transformers encoder: embedding-cosine needs one")
+        if self.pooling is not None:
+            places = [k for k, module in enumerate(network) if isinstance(module, Pooling)]
+            if not places:
+                raise ValueError(f"{self.checkpoint} pools no token states: leave pooling= away")
+            network[places[0]] = Pooling(network[places[0]].embedding_dimension, self.pooling)
+        longest = self.max_length or network.max_seq_length or NO_LIMIT
+        network.max_seq_length = min(longest, position_limit(None, encoder.config))
+        return network
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Unit vectors of each text."""
         return _CosineKernel(self, table.texts, statistics)
 
 
+class _SentenceVectors(TextVectors):
+    """What the library's `encode` makes of the texts of each batch."""
+
+    def __init__(self, utility: EmbeddingCosine, texts: Sequence[str], statistics: Statistics) -> None:
+        network = utility.network
+        # The rows are there for the lengths alone, by which batches are filled: the library tokenises by itself.
+        cut = {"truncation": True, "max_length": network.max_seq_length}
+        rows = network.tokenizer(list(texts), **cut)["input_ids"] if texts else []
+        super().__init__(utility, rows, 0, network, statistics)
+        self.network, self.texts, self.prefix = network, texts, utility.prefix
+
+    def _run(self, batch: IntArray) -> torch.Tensor:
+        from torch.nn.functional import normalize
+
+        vectors = self.network.encode(
+            [self.texts[k] for k in batch],
+            prompt=self.prefix,
+            batch_size=batch.size,
+            show_progress_bar=False,
+            convert_to_tensor=True,
+        )
+        return normalize(vectors.float(), dim=-1)
+
+
 class _CosineKernel:
     def __init__(self, utility: EmbeddingCosine, texts: Sequence[str], statistics: Statistics) -> None:
-        modules = utility.modules
-        tokens = utility.special_tokens()
-        self.utility = utility
-        longest = utility.max_length or modules.max_length
-        limit = min(longest or NO_LIMIT, position_limit(tokens.tokenizer, utility.network.encoder.config))
-        prefix = modules.prompt if utility.prefix is None else utility.prefix
-        inputs = [(prefix + text).strip() for text in texts]
-        inputs = [text.lower() for text in inputs] if modules.lowercase else inputs
-        rows = [tokens.join(row) for row in tokens.encode(inputs, limit - tokens.count)]
-        self.states = TextVectors(utility, rows, tokens.pad_id, utility.network, statistics)
+        self.states = _SentenceVectors(utility, texts, statistics)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
         texts, inverse = np.unique(np.concatenate([hypotheses, references]), return_inverse=True)

@@ -12,6 +12,7 @@ import numpy as np
 from ..candidates import IntArray
 from .base import Statistics
 from .batching import pad
+from .checkpoints import naming
 from .network import NetworkUtility
 
 if TYPE_CHECKING:
@@ -76,14 +77,16 @@ def load_encoder(folder: Path, layers: int | None = None) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
-    config = AutoConfig.from_pretrained(folder)
+    with naming(folder):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if layers is not None:
         _keep_layers(config, layers, folder)
     # It would report the layers that are left out on purpose, and heads that no metric uses.
     verbosity = logging.get_verbosity()
     logging.set_verbosity(ERROR)
     try:
-        model: PreTrainedModel = AutoModel.from_pretrained(folder, config=config)
+        with naming(folder):
+            model: PreTrainedModel = AutoModel.from_pretrained(folder, config=config, trust_remote_code=False)
     finally:
         logging.set_verbosity(verbosity)
     both_sides = hasattr(model, "encoder") and hasattr(model, "decoder")

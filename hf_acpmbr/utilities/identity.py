@@ -6,14 +6,14 @@ import functools
 import hashlib
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from numbers import Integral, Real
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..config import describe
+from ..config import describe, suggest
 
 _LONGEST = 40  # characters of a text in a signature; longer ones appear as a digest
 _AMBIGUOUS = frozenset({"", "none", "true", "false"})
@@ -34,11 +34,16 @@ def option_names(cls: type) -> list[str]:
     return list(_option_types(cls))
 
 
-def check_option_types(cls: Callable[..., object], options: Mapping[str, object]) -> None:
-    """Refuse values of another type than a constructor's plain options have; files and commands are not typed."""
-    types = _option_types(cls) if isinstance(cls, type) else {}
+def check_options(label: str, cls: type, options: Mapping[str, object]) -> None:
+    """Refuse names that are not options of a class, and plain options of another type.
+
+    Files and commands are not typed: what comes from them goes through the same check.
+    """
+    types = _option_types(cls)
     for name, value in options.items():
-        kinds = types.get(name, "").split(" | ")
+        if name not in types:
+            raise ValueError(f"{name!r} is not an option of {label}: {suggest(name, types)}")
+        kinds = types[name].split(" | ")
         if all(kind in _PLAIN for kind in kinds) and not any(_is_plain(value, kind) for kind in kinds):
             allowed = " or ".join(_PLAIN[kind] for kind in kinds)
             raise ValueError(f"{name} must be {allowed}, got {value!r}")

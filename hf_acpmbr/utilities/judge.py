@@ -15,6 +15,7 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from .base import Kernel, Statistics, TextTable
+from .checkpoints import naming
 from .network import NetworkOptions, NetworkUtility
 
 if TYPE_CHECKING:
@@ -98,13 +99,15 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         if self._tokenizer is None:
             from transformers import AutoTokenizer
 
-            self._tokenizer = AutoTokenizer.from_pretrained(self.folder)
+            self._tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
         return self._tokenizer
 
     def load(self) -> PreTrainedModel:
         from transformers import AutoModelForCausalLM
 
-        return cast("PreTrainedModel", AutoModelForCausalLM.from_pretrained(self.folder, dtype="float32"))
+        options = {"dtype": "float32", "trust_remote_code": False}
+        with naming(self.folder):
+            return cast("PreTrainedModel", AutoModelForCausalLM.from_pretrained(self.folder, **options))
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """One pass for each pair and order."""

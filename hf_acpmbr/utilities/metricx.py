@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import torch
+from torch import nn
+from transformers import MT5ForConditionalGeneration
 
 from ..candidates import IntArray
 from .base import Kernel, Statistics, TextTable
 from .batching import pad
-from .checkpoints import checkpoint_folder, revision_of
+from .checkpoints import checkpoint_folder, read_config, read_weights, revision_of
 from .network import NetworkOptions, NetworkUtility, PairNetworkKernel
 
 if TYPE_CHECKING:
-    import torch
     from typing_extensions import Unpack
 
-    from .metricx_network import MetricXNetwork
-
 _TOKENIZER_FILES = ("spiece.model",)
+_WORST = 25.0  # the score of the worst translation
 _SCORE_TOKEN = 250089  # <extra_id_10> of mT5's vocabulary
 
 
@@ -38,7 +39,7 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
     """
 
     higher_is_better = False
-    scale = 25.0
+    scale = _WORST
     half = "bfloat16"  # mT5 overflows in float16
     files = ("*.json", "*.safetensors", "*.bin", "spiece.model")
     description = "MetricX: mT5 that regresses MQM error scores (0 best, 25 worst)."
@@ -76,8 +77,6 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
         return {**super().settings(), "tokenizer": revision_of(self.tokenizer_folder(), _TOKENIZER_FILES)}
 
     def load(self) -> MetricXNetwork:
-        from .metricx_network import metricx_network
-
         return metricx_network(self.folder, self.score_token)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
@@ -159,3 +158,38 @@ class _MetricXKernel(PairNetworkKernel):
         ids, mask = pad(rows, 0, device), pad([[1] * len(row) for row in rows], 0, device)
         scores: torch.Tensor = self.utility.network(ids, mask)
         return scores
+
+
+class MetricXNetwork(nn.Module):
+    """(ids, mask) → error score of each row, clamped to [0, 25]."""
+
+    def __init__(self, model: MT5ForConditionalGeneration, readout: torch.Tensor) -> None:
+        super().__init__()
+        self.encoder, self.decoder = model.encoder, model.decoder
+        self.readout = nn.Parameter(readout)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """(B, L) ids and mask → (B,) scores."""
+        encoded = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        start = torch.zeros(ids.shape[0], 1, dtype=torch.long, device=ids.device)
+        decoded = self.decoder(
+            input_ids=start, encoder_hidden_states=encoded, encoder_attention_mask=mask, use_cache=False
+        ).last_hidden_state
+        return cast(torch.Tensor, (decoded[:, 0] @ self.readout).float().clamp(0.0, _WORST))
+
+
+def metricx_network(folder: Path, score_token: int) -> MetricXNetwork:
+    """The network from a folder in mT5's format.
+
+    transformers 5 ties mT5's output matrix to the embeddings whatever config.json says, so the one row of it that is
+    needed is taken from the weights file, and scaled (by d_model^-½) only if the checkpoint itself is tied: if it says
+    so, or if its file has no output matrix.
+    """
+    config, weights = read_config(folder), read_weights(folder)
+    tied = "lm_head.weight" not in weights or config.get("tie_word_embeddings", False)
+    matrix = weights.get("lm_head.weight", weights.get("shared.weight"))
+    if matrix is None or score_token >= matrix.shape[0]:
+        raise ValueError(f"{folder} has no output for score_token={score_token}: is it a MetricX checkpoint?")
+    readout = matrix[score_token].clone() * (config["d_model"] ** -0.5 if tied else 1.0)
+    del weights, matrix
+    return MetricXNetwork(MT5ForConditionalGeneration.from_pretrained(folder), readout)

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -129,8 +129,9 @@ class NetworkUtility(Utility, Generic[N]):
                     network = network.to(device=self.device, dtype=getattr(torch, self.dtype))
                 except (RuntimeError, AssertionError) as error:  # no such device here, or not enough memory on it
                     raise ValueError(f"{self.name} cannot be moved to device {self.device!r}: {error}") from error
-                network = network.eval().requires_grad_(False)
-                self._network = cast(N, torch.compile(network, dynamic=True)) if self.compile else network
+                self._network = network.eval().requires_grad_(False)
+                if self.compile:
+                    self._network.compile(dynamic=True)
             return self._network
 
     @property

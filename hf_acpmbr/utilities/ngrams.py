@@ -1,4 +1,4 @@
-"""Clipped n-gram matches of many text pairs: the common part of chrF and BLEU.
+"""What the string metrics share: sacrebleu's words, and clipped n-gram matches of many text pairs (chrF, BLEU).
 
 Every text is cut into n-grams once. The k-th occurrence of an n-gram in a text becomes the feature (n-gram, k), so the
 clipped match count Σ min(count_h, count_r) of two texts is the number of features they share.
@@ -7,11 +7,16 @@ clipped match count Σ min(count_h, count_r) of two texts is the number of featu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from ..candidates import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.ter import TER
 
 Symbols = Sequence[str]  # a text as characters or as words
 # Nanoseconds, measured on candidates of 30 to 2,000 characters: for a cell of a dense product times its features, a
@@ -21,6 +26,14 @@ _LARGEST_MATRIX = 1 << 26  # elements of the dense matrices of one order
 _BLOCK = 1 << 22  # features of the pairs that are compared at a time
 # Texts × texts × n-grams up to which the whole grid is counted at once: the making of matrices would take longer.
 _SMALL_GRID = 1 << 20
+
+
+def words(metric: BLEU | TER, texts: Sequence[str]) -> list[list[str]]:
+    """Split each text by the metric's own tokenisation.
+
+    The only use of sacrebleu's private functions; checked with 2.6.
+    """
+    return [metric._preprocess_segment(text).split() for text in texts]
 
 
 class NGramCounts:

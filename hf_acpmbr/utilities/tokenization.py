@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from .checkpoints import read_json
+from .checkpoints import naming, read_json
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerFast
@@ -38,7 +38,8 @@ class SpecialTokens:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.tokenizer = folder, load_tokenizer(folder)
+        with naming(folder):
+            self.folder, self.tokenizer = folder, load_tokenizer(folder)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)
         # Any ordinary word shows where the special tokens go.
         word = _ids(self.tokenizer("a", add_special_tokens=False))
@@ -66,7 +67,9 @@ class SpecialTokens:
         from transformers import AutoTokenizer
 
         marks = _marks(self.tokenizer)
-        return marks or _marks(cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(self.folder)))
+        return marks or _marks(
+            cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False))
+        )
 
     def kind(self, model_type: str) -> str:
         """Name of the tokeniser's class without "Fast"; where no file names one, that of the model's family."""
@@ -103,7 +106,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
             f"{folder} has no tokenizer.json, and converting {pieces.name} needs the package protobuf: "
             "pip install protobuf"
         )
-    tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(folder))
+    tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     if pieces is not None:
         _restore_normalizer(tokenizer, pieces)
         if type(tokenizer).__name__.startswith("RemBert"):
@@ -111,14 +114,14 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def position_limit(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig | None) -> int:
-    """Longest input with special tokens: the tokeniser's limit, or what the position embeddings (if any) hold."""
+def position_limit(tokenizer: PreTrainedTokenizerFast | None, config: PretrainedConfig | None) -> int:
+    """Find the longest input with special tokens, by the tokeniser and by the position embeddings, if there are any."""
     positions = int(getattr(config, "max_position_embeddings", 0) or 0)
     if config is None or positions < 1:  # XLNet has -1
         positions = NO_LIMIT
     elif any(kind in str(config.model_type) for kind in _OFFSET_POSITIONS):
         positions -= int(config.pad_token_id or 0) + 1
-    return min(int(min(tokenizer.model_max_length, NO_LIMIT)), positions)
+    return positions if tokenizer is None else min(int(min(tokenizer.model_max_length, NO_LIMIT)), positions)
 
 
 def _restore_normalizer(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> None:

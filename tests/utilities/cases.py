@@ -56,11 +56,13 @@ class Case:
     make: from a folder for its files and further options.
     changes: for each option that can change a score, values other than the default.
     tolerance: how far scores may differ between batches.
+    needs: a library that scoring needs and that need not be installed.
     """
 
     make: Callable[..., Utility]
     changes: dict[str, list[Any]] = field(default_factory=dict)
     tolerance: float = 0.0
+    needs: str = "hf_acpmbr"
 
 
 def network(write: Callable[..., Path], load: Callable[..., Utility], **fixed: Any) -> Callable[..., Utility]:
@@ -117,7 +119,7 @@ def module(folder: Path, **options: Any) -> Utility:
     script = folder / "lengths" / "lengths.py"
     if not script.exists():
         write_script(script.parent)
-    from hf_acpmbr.utilities.evaluate_module import EvaluateUtility
+    from hf_acpmbr.utilities.adapters import EvaluateUtility
 
     if "module" in options:
         return EvaluateUtility(**{"output_key": "lengths", **options})
@@ -194,6 +196,7 @@ CASES: dict[str, Case] = {
         network(write_encoder, by_checkpoint("embedding-cosine")),
         {**NETWORK, "pooling": ["cls", "max"], "prefix": ["", "query: ", "query:"], "max_length": [10]},
         tolerance=1e-5,
+        needs="sentence_transformers",
     ),
     "judge": Case(
         network(

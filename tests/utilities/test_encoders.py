@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -119,6 +120,12 @@ def test_bertscore_of_empty_and_rescaled_texts(encoder: Path) -> None:
     np.testing.assert_allclose(rescaled, (plain - 0.4) / 0.6)
 
 
+@pytest.fixture
+def sentence_transformers() -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra sentence-transformers")
+
+
+@pytest.mark.usefixtures("sentence_transformers")
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_embedding_cosine_equals_its_definition(encoder: Path, pooling: str) -> None:
     def vector(text: str) -> torch.Tensor:
@@ -168,6 +175,7 @@ def write_sentence_transformer(folder: Path, pooling: dict, **settings) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("sentence_transformers")
 def test_sentence_transformers_folders_are_used_as_they_say(tmp_path: Path) -> None:
     pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
     folder = write_sentence_transformer(tmp_path, pooling, max_seq_length=8, do_lower_case=True)
@@ -189,21 +197,59 @@ def test_sentence_transformers_folders_are_used_as_they_say(tmp_path: Path) -> N
     assert np.abs(longer.score(*HALVES) - expected).max() > 1e-3, "the longest input matters here"
 
 
-@pytest.mark.parametrize(
-    ("pooling", "message"),
-    [({"pooling_mode_lasttoken": True}, "asks for pooling_mode_lasttoken"), ({"pooling_mode": "weird"}, "for weird")],
-)
-def test_unknown_poolings_are_refused(tmp_path: Path, pooling: dict, message: str) -> None:
-    folder = write_encoder(tmp_path, "bert")
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    with pytest.raises(ValueError, match=message):
-        load_utility("embedding-cosine", checkpoint=str(folder)).score(["a"], ["b"])
+@pytest.mark.usefixtures("sentence_transformers")
+def test_the_default_prompt_is_used_unless_a_prefix_is_given(tmp_path: Path) -> None:
+    folder = write_sentence_transformer(tmp_path / "plain", {"pooling_mode_mean_tokens": True})
+    shutil.copytree(folder, tmp_path / "prompted")
+    prompts = {"prompts": {"query": "nobody "}, "default_prompt_name": "query"}
+    (tmp_path / "prompted" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+
+    def scored(name: str, **options: str) -> np.ndarray:
+        return load_utility("embedding-cosine", checkpoint=str(tmp_path / name), **options).score(*HALVES)
+
+    np.testing.assert_allclose(scored("prompted"), scored("plain", prefix="nobody "), atol=1e-6)
+    np.testing.assert_allclose(scored("prompted", prefix=""), scored("plain"), atol=1e-6)
+    assert np.abs(scored("prompted") - scored("plain")).max() > 1e-3
+
+
+@pytest.mark.usefixtures("sentence_transformers")
+def test_texts_are_cut_to_the_positions_of_the_encoder(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, "xlm-roberta")  # 66 positions, the first of them numbered 2
+    longest = load_utility("embedding-cosine", checkpoint=str(folder), max_length=10**6)
+    texts = [" ".join(SENTENCES * 3), " ".join(SENTENCES * 4)]
+    assert longest.score(texts[:1], texts[1:])[0] == pytest.approx(1, abs=1e-6)
+    assert longest.network.max_seq_length == 64
+
+
+@pytest.mark.usefixtures("sentence_transformers")
+def test_a_compiled_sentence_encoder_is_compiled_and_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_, seen = torch.compile, []
+
+    def traced(call, **options):
+        seen.append(options)
+        return compile_(call, backend="eager", **options)
+
+    monkeypatch.setattr(torch, "compile", traced)  # without needing a C++ compiler
+    folder = str(write_encoder(tmp_path, "bert"))
+    plain, compiled = (load_utility("embedding-cosine", checkpoint=folder, compile=flag) for flag in (False, True))
+    np.testing.assert_allclose(compiled.score(*HALVES), plain.score(*HALVES), atol=1e-5)
+    assert seen == [{"dynamic": True}]
+
+
+def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    utility = load_utility("embedding-cosine", checkpoint=str(write_encoder(tmp_path)))
+    assert utility.signature, "which needs no library"
+    with pytest.raises(ImportError, match=r"extra 'sentence-transformers': pip install 'sentence-transformers>=6'"):
+        utility.score(["a"], ["b"])
 
 
 REAL = {"all-mpnet-base-v2": 384, "all-MiniLM-L6-v2": 256}
 
 
+@pytest.mark.usefixtures("sentence_transformers")
 @pytest.mark.parametrize("name", REAL)
 def test_real_sentence_transformers(name: str) -> None:
     """Mean pooling and max_seq_length of the published folders, on their real weights, if they are on this machine."""
@@ -211,7 +257,7 @@ def test_real_sentence_transformers(name: str) -> None:
     if not folder.is_dir():
         pytest.skip(f"set ACPMBR_REAL to a folder with the published {name}")
     utility = load_utility("embedding-cosine", checkpoint=str(folder))
-    assert (utility.modules.pooling, utility.modules.max_length) == (("mean",), REAL[name])
+    assert utility.network.max_seq_length == REAL[name]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder).eval()
 

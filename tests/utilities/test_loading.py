@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from hf_acpmbr import Recipe
 from hf_acpmbr.cli import main
 from hf_acpmbr.utilities import (
+    Kernel,
     MatrixUtility,
+    Utility,
+    UtilitySpec,
     as_utility,
     available_utilities,
     distilled_partners,
     load_utility,
 )
 from hf_acpmbr.utilities.checkpoints import read_weights
-from hf_acpmbr.utilities.table import UTILITIES
+from hf_acpmbr.utilities.load import UTILITIES, load_with
 
 from .checkpoints import SENTENCES, write_bleurt, write_encoder
 
@@ -102,7 +108,7 @@ def test_a_plain_encoder_says_what_to_write_instead(tmp_path: Path, kind: str) -
         ValueError, match=f"'{kind}' checkpoint, which is not a metric.*'bertscore', checkpoint='{folder}'"
     ):
         load_utility(folder)
-    assert np.isfinite(load_utility("embedding-cosine", checkpoint=folder).score(["a"], ["b"])).all()
+    assert np.isfinite(load_utility("bertscore", checkpoint=folder).score(["a"], ["b"])).all()
 
 
 @pytest.mark.parametrize(
@@ -160,7 +166,7 @@ def test_other_hub_ids_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert utility.signature == "own-bleurt@0123456789ab|max_length:none|dtype:float32"
     assert np.isfinite(utility.score(["a bird"], ["the window"])).all()
     monkeypatch.setattr("huggingface_hub.snapshot_download", _unreachable)
-    with pytest.raises(ValueError, match=r"unknown utility 'no/such'.*cannot be reached: no network"):
+    with pytest.raises(ValueError, match=r"unknown utility 'no/such'.*cannot be reached: .*no network"):
         load_utility("no/such")
 
 
@@ -179,9 +185,61 @@ def test_unknown_names_get_a_hint() -> None:
         as_utility(load_utility("chrf"), beta=1)
 
 
-def test_unknown_options_are_refused() -> None:
-    with pytest.raises(TypeError, match="betta"):
-        load_utility("chrf", betta=1)
+@pytest.mark.parametrize(
+    ("utility", "option", "message"),
+    [
+        ("chrf", "betta", "'betta' is not an option of utility 'chrf': did you mean 'beta'?"),
+        ("ter", "zzz", "'zzz' is not an option of utility 'ter': choose one of normalized, no_punct, asian_support,"),
+        (
+            "embedded",
+            "batch_token",
+            "'batch_token' is not an option of utility 'embedded': did you mean 'batch_tokens'?",
+        ),
+        (len, "simetric", "'simetric' is not an option of utility 'len': did you mean 'symmetric'?"),
+    ],
+)
+def test_unknown_options_are_refused_with_the_names_there_are(utility: object, option: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        as_utility(utility, **{option: 1})
+
+
+class Scored:
+    """A metric of somebody else's, with what it says about itself."""
+
+    def __init__(self, **said: object) -> None:
+        self.higher_is_better: object = True
+        self.__dict__.update(said)
+
+    def score(self, hypotheses: list[str], references: list[str]) -> list[float]:
+        return [1.0] * len(hypotheses)
+
+
+class OwnUtility(Utility):
+    name = "own"
+
+    def kernel(self, table: object, statistics: object) -> Kernel:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        *(({"scale": scale}, "scale of utility '.*' must be above 0") for scale in (0, -1.0, math.nan, math.inf)),
+        ({"higher_is_better": "no"}, "higher_is_better.* must be true or false, got 'no'"),
+    ],
+)
+@pytest.mark.parametrize("form", ["object", "function", "matrix", "own"])
+def test_a_meaningless_scale_or_direction_is_refused(form: str, said: dict[str, object], message: str) -> None:
+    own = OwnUtility()
+    own.__dict__.update(said)
+    given: dict[str, Callable[[], object]] = {
+        "object": lambda: as_utility(Scored(**said)),
+        "function": lambda: as_utility(lambda h, r: [1.0] * len(h), **said),
+        "matrix": lambda: as_utility(MatrixUtility(np.eye(2), **said)),  # type: ignore[arg-type]
+        "own": lambda: as_utility(own),
+    }
+    with pytest.raises(ValueError, match=message):
+        given[form]()
 
 
 @pytest.mark.parametrize(
@@ -249,7 +307,7 @@ def test_evaluate_modules_by_object_and_path(tmp_path: Path) -> None:
 
 
 def test_a_program_runs_only_when_it_is_trusted(tmp_path: Path) -> None:
-    from hf_acpmbr.utilities.evaluate_module import EvaluateUtility
+    from hf_acpmbr.utilities.adapters import EvaluateUtility
 
     script, ran = tmp_path / "lengths" / "lengths.py", tmp_path / "ran"
     script.parent.mkdir()
@@ -265,6 +323,31 @@ def test_a_program_runs_only_when_it_is_trusted(tmp_path: Path) -> None:
     assert ran.exists()
     assert utility.loaded_as == (str(script), {"output_key": "lengths"}), "trust is given anew every time"
     assert load_utility("chrf", trust_remote_code=True).score(["a"], ["a"]).tolist() == [100.0]
+    spec = UtilitySpec.of({"name": str(script), "output_key": "lengths"})
+    with pytest.raises(ValueError, match="is a program that would run here"):
+        spec.load()
+    assert spec.load(trust_remote_code=True).signature == utility.signature
+
+
+@pytest.mark.parametrize("trust", [True, False, "yes"])
+def test_no_mapping_grants_trust(tmp_path: Path, trust: object) -> None:
+    script, ran = tmp_path / "lengths" / "lengths.py", tmp_path / "ran"
+    script.parent.mkdir()
+    script.write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\n{MODULE}")
+    options: dict[str, object] = {"output_key": "lengths", "trust_remote_code": trust}
+    recipe = {"target": {"name": str(script), **options}, "decoder": "mbr"}
+    for load in (
+        lambda: load_with(str(script), options),
+        lambda: load_with(str(script), options, trust_remote_code=True),
+        lambda: UtilitySpec(str(script), options),
+        lambda: UtilitySpec.of({"name": str(script), **options}),
+        lambda: Recipe.from_json(json.dumps({**Recipe.named("auto", target="chrf").to_dict(), **recipe})),
+    ):
+        with pytest.raises(
+            ValueError, match=r"have trust_remote_code, which no recipe .*ACPMBR\(.*--trust-remote-code"
+        ):
+            load()
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("shard", ["../outside.safetensors", "/tmp/outside.safetensors", "sub/../../outside.bin"])
@@ -292,12 +375,82 @@ def test_pointers_in_place_of_weights_are_named(tmp_path: Path, name: str) -> No
         read_weights(tmp_path)
 
 
-def test_modules_of_a_sentence_encoder_lie_inside_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ({"type": "sentence_transformers.models.Transformer", "path": "../other"}, "encoder cannot be read.*other"),
+        ({"type": "own_code.Encoder", "path": ""}, "own_code.Encoder"),
+    ],
+)
+def test_a_sentence_encoder_cannot_name_files_outside_its_folder_or_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: dict, message: str
+) -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra sentence-transformers")
     folder = write_encoder(tmp_path / "encoder")
-    modules = [{"type": "sentence_transformers.models.Transformer", "path": "../other"}]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match=r"modules\.json names '\.\./other', which is outside its folder"):
+    (folder / "own_code.py").write_text("raise SystemExit('it ran')")
+    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", **module}]))
+    with pytest.raises(ValueError, match=message):
         load_utility("embedding-cosine", checkpoint=str(folder)).score(["a"], ["b"])
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("it ran",)
+
+
+DAMAGE = {
+    "config.json": [b"[]", b"{", b"[" * 10**5, b'"text"', b"\xff\xfe"],
+    "tokenizer_config.json": [b"[]"],
+    "model.safetensors": [b"", b"\x10", b"version https://git-lfs.github.com/spec/v1\n", None],
+    "pytorch_model.bin": [b"", b"PK", pickle.dumps(Evil(), 2), pickle.dumps([1], 2), None],
+    "model.safetensors.index.json": [b"{}", b'{"weight_map": []}', b'{"weight_map": {"a": 1}}'],
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        pytest.param(file, content, id=f"{file}-{number}")
+        for file in DAMAGE
+        for number, content in enumerate(DAMAGE[file])
+    ],
+)
+@pytest.mark.parametrize("kind", ["bleurt", "encoder"])
+def test_damaged_and_malicious_files_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, file: str, content: bytes | None
+) -> None:
+    folder = (write_bleurt if kind == "bleurt" else write_encoder)(tmp_path / "checkpoint")
+    whole = folder / "model.safetensors"
+    if file == "pytorch_model.bin":
+        torch.save(load_file(whole), folder / file)
+    if "model" in file and file != whole.name:
+        whole.unlink()
+    # None: the file without its last part.
+    (folder / file).write_bytes((folder / file).read_bytes()[:-500] if content is None else content)
+    name, options = (str(folder), {}) if kind == "bleurt" else ("bertscore", {"checkpoint": str(folder)})
+    with pytest.raises((ValueError, OSError), match=re.escape(str(folder))):
+        load_utility(name, **options).score(["a"], ["b"])
+    assert "it ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["[]", "a: [", "text"])
+def test_damaged_hyper_parameters_are_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "hparams.yaml").write_text(content)
+    with pytest.raises(ValueError, match=r"hparams\.yaml (cannot be read|holds a (list|str))"):
+        load_utility(str(tmp_path))
+
+
+def test_what_cannot_be_downloaded_names_the_checkpoint_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", _unreachable)
+    with pytest.raises(
+        FileNotFoundError, match=r"'lucadiliello/BLEURT-20' is not in .*\(OSError: no network\).*folder"
+    ):
+        load_utility("bleurt-20").score(["a"], ["b"])
+    with pytest.raises(FileNotFoundError, match=r"'lucadiliello/BLEURT-20' at revision 'v2' is not in"):
+        load_utility("bleurt-20", revision="v2").score(["a"], ["b"])
 
 
 def test_distilled_partners_carry_the_papers_rates() -> None:

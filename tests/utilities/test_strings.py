@@ -10,10 +10,9 @@ import pytest
 import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
-from sacrebleu.metrics.lib_ter import translation_edit_rate
 
 from hf_acpmbr.utilities import load_utility
-from hf_acpmbr.utilities.ter_edits import count_edits
+from hf_acpmbr.utilities.ter import MAX_WORDS
 
 from .checkpoints import SENTENCES
 
@@ -145,21 +144,14 @@ def test_ter_tokenises_each_text_once() -> None:
     np.testing.assert_allclose(utility.score(SENTENCES[:6], SENTENCES[6:]), expected, atol=1e-6)
 
 
-def test_ter_edits_equal_tercoms_search() -> None:
-    rng = np.random.default_rng(1)
-    pairs = []
-    for trial in range(90):
-        words = int(rng.integers(2, 12))
-        reference = rng.integers(0, words, rng.integers(1, 25))
-        hypothesis = rng.integers(0, words, rng.integers(0, 25))
-        if trial % 3 == 0:
-            hypothesis = np.roll(reference, int(rng.integers(0, 9)))
-        pairs.append((hypothesis, reference))
-    # Past the beam, past the shift distance, and past the limit of candidates.
-    pairs += [(rng.integers(0, 90, 60), rng.integers(0, 90, 65)), (rng.integers(0, 3, 8), rng.integers(0, 30, 70))]
-    pairs += [(np.roll(np.arange(58), 54), np.arange(58)), (rng.integers(0, 5, 30), rng.integers(0, 5, 30))]
-    expected = [translation_edit_rate([str(w) for w in h], [str(w) for w in r])[0] for h, r in pairs]
-    np.testing.assert_array_equal(count_edits(pairs), expected)
+@pytest.mark.parametrize("side", ["hypothesis", "reference"])
+def test_ter_refuses_texts_whose_search_would_not_end(side: str) -> None:
+    utility = load_utility("ter")
+    longest, longer = " ".join(["a"] * MAX_WORDS), " ".join(["a"] * (MAX_WORDS + 1))
+    assert utility.score([longest], ["a"]) == 100 * (MAX_WORDS - 1)
+    pair = ([longer], ["a"]) if side == "hypothesis" else (["a"], [longer])
+    with pytest.raises(ValueError, match=f"at most {MAX_WORDS} words, and 'a a .* has {MAX_WORDS + 1}"):
+        utility.score(*pair)
 
 
 def test_chrf_against_mean_counts() -> None:
