@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from evaluation.wmt.rows import Row, figure_rows, table_rows
 from evaluation.wmt.settings import BlockSettings, EvaluationSettings, ModelSettings
-from hf_acpmbr.shards import digest
+from hf_acpmbr.runs.shards import digest
 from hf_acpmbr.signature import Signature, nested_signature
 
 Floats = npt.NDArray[np.float64]

@@ -17,13 +17,13 @@ from ..mapping import Decided, decide_texts
 from ..mbr import ACPMBR
 from ..prompting import Prompting
 from ..recipe import NAMED
+from ..runs.inputs import source_input
+from ..runs.output import hide_loading_bars
 from ..signature import model_signature
 from ..utilities import Utility
 from ._calibration import Cost, Pace, Spent, computed, mean, shares, tried
 from ._footprint import Footprint, cache_size, megabytes, refuse_what_does_not_fit
 from ._mbr import add_utility_arguments, build_mbr
-from ._resumable import hide_loading_bars
-from ._tables import source_input
 from .translate import add_generation_arguments, model_of
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from ..mapping import decide_texts
 from ..prompting import Prompting
+from ..runs.inputs import Record, source_input
+from ..runs.job import Job, Result, check_arguments, run_job
+from ..runs.output import hide_loading_bars
 from ..signature import model_signature
-from ._input import Record
 from ._mbr import add_mbr_arguments, build_mbr
 from ._options import add_key_values
-from ._resumable import hide_loading_bars
-from ._run import Job, Result, check_arguments, decide_all
-from ._tables import source_input
 
 if TYPE_CHECKING:
     from ..models import LoadedModel
@@ -82,9 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if args.preferences_option.get("pairs") == "best-beam":
         raise ValueError("--preferences-option pairs=best-beam is for acpmbr rerank, whose input can have such a text")
     prompting = Prompting(args.prompt, args.chat, args.too_long)
-    return decide_all(
-        args, source_input(args.input, args.column), args.batch_size, lambda: _translator(args, prompting)
-    )
+    return run_job(args, source_input(args.input, args.column), args.batch_size, lambda: _translator(args, prompting))
 
 
 def model_of(args: argparse.Namespace) -> LoadedModel:
