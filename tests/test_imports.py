@@ -49,7 +49,7 @@ LIBRARIES = {
     },
     "evaluate": {"utilities"},
     "datasets": {"utilities", "commands", "mapping"},
-    "accelerate": {"workers"},
+    "accelerate": set(),
     "matplotlib": {"commands", "embedded"},
 }
 

@@ -15,7 +15,7 @@ from ..candidates import Candidates, FloatArray
 from ..decoding import Decision
 from ..differences import pieces
 from ..mbr import ACPMBR
-from ..runs.output import hide_loading_bars
+from ..models import hide_loading_bars
 from ..utilities import Utility, load_utility
 from ._demo_sentences import SENTENCES
 

@@ -15,10 +15,10 @@ import numpy as np
 from ..candidates import Candidates, FloatArray
 from ..mapping import Decided, decide_texts
 from ..mbr import ACPMBR
+from ..models import hide_loading_bars
 from ..prompting import Prompting
 from ..recipe import NAMED
 from ..runs.inputs import source_input
-from ..runs.output import hide_loading_bars
 from ..signature import model_signature
 from ..utilities import Utility
 from ._calibration import Cost, Pace, Spent, computed, mean, shares, tried

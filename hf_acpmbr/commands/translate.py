@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..mapping import decide_texts
+from ..models import hide_loading_bars
 from ..prompting import Prompting
 from ..runs.inputs import Record, source_input
 from ..runs.job import Job, Result, check_arguments, run_job
-from ..runs.output import hide_loading_bars
 from ..signature import model_signature
 from ._mbr import add_mbr_arguments, build_mbr
 from ._options import add_key_values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..runs.output import hide_loading_bars
+from ..models import hide_loading_bars
 from ..ui.settings import Limits, Offer
 
 _EXAMPLES = """\

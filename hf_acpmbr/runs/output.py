@@ -309,14 +309,6 @@ def kept(output: Stream | OutputFile, repeatable: bool) -> Iterator[None]:
         raise
 
 
-def hide_loading_bars(quiet: bool) -> None:
-    """Show no bars of transformers for loading weights where nobody would see them."""
-    if quiet or not sys.stderr.isatty():
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-
-
 def progress(total: int | None, done: int, quiet: bool, *, in_logs: bool = False) -> tqdm[Never]:
     """A bar with the time that is left, on standard error if that is a terminal; `in_logs` also elsewhere, rarely."""
     from tqdm import tqdm

@@ -10,8 +10,8 @@ import pytest
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.cli import main
-from hf_acpmbr.commands import _run
 from hf_acpmbr.preferences import Preferences
+from hf_acpmbr.runs import job
 from tests.models import tiny_pair
 
 POOL = ["the cat sat", "the cat sat", "a cat sat here", "dogs run", "the cats sat down"]
@@ -57,7 +57,7 @@ def test_best_beam_compares_with_a_field_of_the_input(tmp_path: Path, capsys: py
 
 def interrupted(patch: pytest.MonkeyPatch, after: int) -> None:
     """Ctrl-C after so many batches."""
-    original, batches = _run.decided, []
+    original, batches = job.decided, []
 
     def dies(*given: Any) -> Any:
         batches.append(1)
@@ -65,7 +65,7 @@ def interrupted(patch: pytest.MonkeyPatch, after: int) -> None:
             raise KeyboardInterrupt
         return original(*given)
 
-    patch.setattr(_run, "decided", dies)
+    patch.setattr(job, "decided", dies)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
@@ -93,10 +93,10 @@ def test_a_kill_between_the_renames_at_the_end_is_repaired_and_lost_pairs_are_no
 ) -> None:
     source = candidates(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("hf_acpmbr.commands._resumable.ResumableOutput.finish", lambda self, about: self.stop())
+        patch.setattr("hf_acpmbr.runs.output.OutputFile.merge", lambda self, about, shards: False)
         assert main(command(source)) == 0
     whole = (tmp_path / "pairs").read_bytes()
-    assert (tmp_path / "out.unfinished").exists()
+    assert (tmp_path / "out.parts").exists()
     assert main(command(source, "--resume")) == 0
     assert (tmp_path / "pairs").read_bytes() == whole
     (tmp_path / "pairs").unlink()
