@@ -149,7 +149,7 @@ def _stream(
                 summary.add(results, rows)
                 bar.update(len(results))
         if checked is not None and source.digests != checked.digests:
-            raise _changed(args)
+            raise InputChanged(args)
         if pairs is not None:
             pairs.finish()
         output.finish()
@@ -199,46 +199,54 @@ class _FileRun(Generic[Item]):
             if not there:
                 print(f"{output.missing(self.count)}; the process that makes the last one writes", file=sys.stderr)
 
-    def _make(self, job: Job[Item], missing: list[int], done: int, summary: Summary, pairs: PairsFile | None) -> None:
-        wanted, share = set(missing), self.output.share
+    def _make(
+        self, job: Job[Item], missing: list[int], done: int, summary: Summary, pairs: PairsFile | None
+    ) -> None:
         if pairs is not None:  # one process, which makes them in order
             pairs.start(done)
-        total = sum(map(self._records_in, share.of_all(self.count)))
+        share, total = self.output.share, sum(map(self._records_in, self.output.share.of_all(self.count)))
         quiet = self.args.quiet or bool(share.local)  # of a launcher's processes, the first shows its progress
-        with progress(total, done, quiet, in_logs=share.count > 1) as bar:
-            for shard, batches in groupby(self._batches(wanted), lambda batch: batch[0].position // self.size):
-                lines: list[str] = []
-                records = 0
-                for batch in batches:
-                    results, rows = decided(job, batch, self.args, lambda lines: None)
-                    if pairs is not None:  # first, so that a line that is there has its pairs
-                        pairs.write(results, batch[0].position)
-                    lines += output_lines(self.args, results)
-                    records += len(results)
-                    summary.add(results, rows)
-                    bar.update(len(results))
-                if records != self._records_in(shard):
-                    raise _changed(self.args)
-                self.output.put(shard, lines, records, self.about)
-        if self.source.digests != self.checked.digests:
-            for shard in missing:  # made of what is no longer known
+        try:
+            with progress(total, done, quiet, in_logs=share.count > 1) as bar:
+                for shard, batches in groupby(self._batches(missing), lambda batch: batch[0].position // self.size):
+                    lines: list[str] = []
+                    records = 0
+                    for batch in batches:
+                        results, rows = decided(job, batch, self.args, lambda lines: None)
+                        if pairs is not None:  # first, so that a line that is there has its pairs
+                            pairs.write(results, batch[0].position)
+                        lines += output_lines(self.args, results)
+                        records += len(results)
+                        summary.add(results, rows)
+                        bar.update(len(results))
+                    if records != self._records_in(shard):
+                        raise InputChanged(self.args)
+                    self.output.put(shard, lines, records, self.about)
+        except InputChanged:
+            for shard in missing:  # nobody knows what they were made of
                 self.output.shards.discard(shard)
-            raise _changed(self.args)
+            raise
         if pairs is not None:
             pairs.finish()
 
-    def _batches(self, wanted: set[int]) -> Iterator[list[Record[Item]]]:
+    def _batches(self, shards: list[int]) -> Iterator[list[Record[Item]]]:
+        wanted = set(shards)
         try:
             yield from self.source.batches(self.batch_size, lambda position: position // self.size in wanted)
-        except ValueError as error:  # it was without a mistake before
-            raise _changed(self.args) from error
+        except ValueError as error:  # there was no mistake before
+            raise InputChanged(self.args) from error
+        if self.source.digests != self.checked.digests:
+            raise InputChanged(self.args)
 
     def _records_in(self, shard: int) -> int:
         return min(self.size, self.checked.records - shard * self.size)
 
 
-def _changed(args: argparse.Namespace) -> ValueError:
-    return ValueError(f"{args.input} changed while it was read: start anew with a file that stays as it is")
+class InputChanged(ValueError):
+    """The input is not what it was when it was checked."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(f"{args.input} changed while it was read: start anew with a file that stays as it is")
 
 
 def decided(
