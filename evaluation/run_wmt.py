@@ -14,11 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if __package__ in (None, ""):  # launched as a file: the project's folder, not evaluation/, is where imports start
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from hf_acpmbr.launched import watch_launch
-
-watch_launch()  # before the imports that take seconds: a launcher that is gone by then could not be told from another
-
-from evaluation.wmt.run import main  # noqa: E402
+from evaluation.wmt.run import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from .launched import watch_launch
-
 COMMANDS = {
     "demo": "translate a few sentences with the embedded models and show what AC-PMBR saves",
     "translate": "translate or continue a file of lines with any model, by MBR",
@@ -56,7 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0 done, 2 for mistakes of the user, 130 and 143 interrupted."""
     # Read when torch is loaded. Waiting threads that spin are several times slower on a core that others use too.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    watch_launch()
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen = given[0] if given and given[0] in COMMANDS else None
     parser = Parser(prog="acpmbr", description=_DESCRIPTION, epilog=_EPILOG)
@@ -106,8 +103,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _sigterm_as_exception() -> Iterator[None]:
-    # Only the main thread may set handlers, and one that waits for siblings in a barrier would not come to run them.
-    if threading.current_thread() is not threading.main_thread() or "LOCAL_RANK" in os.environ:
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         yield
         return
 

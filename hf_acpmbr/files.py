@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from pathlib import Path
 from typing import BinaryIO
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> Path:
-    """Write a file through a temporary one beside it, flushed to disk, and rename it; folders are made."""
+def write_atomically(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> Path:
+    """Write a file through a temporary one beside it and rename it; folders are made.
+
+    Args:
+        durable: flush it to disk first, so that it also survives a power cut.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # Not the process's number: on two machines that share the disk it may be the same.
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -34,7 +41,7 @@ def lock_file(file: BinaryIO) -> bool:
     except ImportError:  # not a POSIX system
         return True
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
     return True

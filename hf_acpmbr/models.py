@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +82,14 @@ def default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def hide_loading_bars(quiet: bool) -> None:
+    """Show no bars of transformers for loading weights where nobody would see them."""
+    if quiet or not sys.stderr.isatty():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
 
 
 def load_tokenizer(name_or_path: str, **options: object) -> Tokenizer:

@@ -46,7 +46,7 @@ LIBRARIES = {
     },
     "evaluate": {"utilities"},
     "datasets": {"utilities", "commands", "mapping"},
-    "accelerate": {"workers"},
+    "accelerate": set(),
     "matplotlib": {"commands", "embedded"},
 }
 

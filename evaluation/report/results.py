@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from evaluation.wmt.rows import Row, all_rows, figure_rows, table_rows
 from evaluation.wmt.settings import BlockSettings, EvaluationSettings, ModelSettings
 from hf_acpmbr.decision import Signature, nested_signature
-from hf_acpmbr.shards import digest
+from hf_acpmbr.runs.shards import digest
 
 Floats = npt.NDArray[np.float64]
 

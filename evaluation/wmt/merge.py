@@ -1,4 +1,4 @@
-"""The end of a run: one file of results for each language pair, whoever made the shards."""
+"""The end of a run: one file of results for each language pair, made by the process that finds all shards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,47 @@ from evaluation.wmt.phases.utility import UtilityPhase
 from evaluation.wmt.settings import EvaluationSettings
 from evaluation.wmt.store import parquet
 from hf_acpmbr import __version__
-from hf_acpmbr.files import write_atomically
+from hf_acpmbr.files import lock_file, write_atomically
+from hf_acpmbr.runs.shards import digest
 
 
-def merge(settings: EvaluationSettings, phases: Sequence[Phase[object]], folder: Path) -> None:
-    """Results sorted by sentence and row, what failed, and what the run was: sentences, settings, utilities."""
+def merge_if_complete(
+    settings: EvaluationSettings, phases: Sequence[Phase[object]], folder: Path, *, again: bool
+) -> tuple[bool, str]:
+    """Merge one language pair if all shards are there and no other process does.
+
+    Args:
+        again: also if these very shards were merged before.
+
+    Returns:
+        Whether this process merged it, and which shards are missing, in words.
+    """
+    corpus = phases[0].corpus
+    parts = [(phase, shard) for phase in phases for shard in corpus.shards]
+    absent = {shard for phase, shard in parts if phase.store.note(shard) is None}
+    missing = sorted(absent or {shard for phase, shard in parts if not phase.is_current(shard)})
+    if missing:
+        some = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+        return False, f"{corpus.pair}: of {len(corpus.shards)} shards these are not through all phases: {some}"
+    made_from = digest([phase.store.note_path(shard).read_text() for phase, shard in parts])
+    with phases[0].store.note_path(0).open("rb") as file:
+        if not lock_file(file) or (not again and _made_from(folder / f"run.{corpus.pair}.json") == made_from):
+            return False, ""
+        merge(settings, phases, folder, made_from)
+    return True, ""
+
+
+def _made_from(merged: Path) -> object:
+    try:
+        return json.loads(merged.read_text(encoding="utf-8")).get("made_from")
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def merge(settings: EvaluationSettings, phases: Sequence[Phase[object]], folder: Path, made_from: str) -> None:
+    """Write results sorted by sentence and row, what failed, and what the run was: sentences, settings, utilities."""
+    for phase in phases:
+        phase.store.clean()
     corpus, about = phases[0].corpus, folder / f"run.{phases[0].corpus.pair}.json"
     about.unlink(missing_ok=True)  # written last again: it says that the other files are of one run
     decisions = next(phase for phase in phases if isinstance(phase, DecisionsPhase))
@@ -42,5 +78,6 @@ def merge(settings: EvaluationSettings, phases: Sequence[Phase[object]], folder:
         "utilities": {p.utility_name: dict(p.known()) for p in phases if isinstance(p, UtilityPhase)},
         "model": phases[0].made_with["content of the model"],
         "version": __version__,
+        "made_from": made_from,
     }
     write_atomically(about, json.dumps(run, ensure_ascii=False, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
     accelerate launch evaluation/run_wmt.py --config evaluation/configs/paper_high.yaml
     accelerate launch --multi_gpu --num_processes 2 evaluation/run_wmt.py --config embedded      # also 2 CPU processes
+    python evaluation/run_wmt.py --config embedded --shard 0/2                                   # and 1/2, anywhere
 
 Everything is kept in --output in shards, so a run that was killed goes on where it stopped and ends with the same
 files; the number of processes changes nothing in them. https://arxiv.org/abs/2512.01316
@@ -10,15 +11,18 @@ files; the number of processes changes nothing in them. https://arxiv.org/abs/25
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from evaluation.assets import DATA_HELP
 from evaluation.command import Parser, add_debug, exit_code
 from evaluation.report.results import CORPUS_METRICS, open_results
 from evaluation.report.table import build_table
 from evaluation.wmt.data import COLUMNS, load_sentences
-from evaluation.wmt.merge import merge
+from evaluation.wmt.merge import merge_if_complete
 from evaluation.wmt.phases.base import Corpus, Phase, run_phase
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.decisions import DecisionsPhase
@@ -26,7 +30,7 @@ from evaluation.wmt.phases.matrices import MatrixPhase
 from evaluation.wmt.phases.metrics import MetricPhase
 from evaluation.wmt.phases.reference import ReferencePhase
 from evaluation.wmt.settings import EvaluationSettings, load_settings
-from hf_acpmbr.workers import Workers
+from hf_acpmbr.runs.shards import HOW_TO_LAUNCH, Share
 
 DEFAULT_OUTPUT = "runs"
 CHANGES = (
@@ -71,18 +75,24 @@ def check(steps: Sequence[Sequence[Phase[object]]], options: argparse.Namespace)
             phase.refuse_other_results(options.overwrite)
 
 
-def run(settings: EvaluationSettings, options: argparse.Namespace, folder: Path, workers: Workers) -> None:
-    """All language pairs; the main process then merges the shards."""
-    steps = workers.on_main_first(lambda: prepare(settings, options, folder))
-    workers.on_main_first(lambda: check(steps, options))
-    made_with = [[phase.identify() for phase in pair] for pair in steps]
-    workers.refuse_differences(made_with)
-    for pair in steps:
-        for phase in pair:
-            run_phase(phase, workers, options.retry_failed)
-        if workers.is_main:
-            merge(settings, pair, folder)
-        workers.wait()
+def run(settings: EvaluationSettings, options: argparse.Namespace, folder: Path, share: Share) -> bool:
+    """Take this process's shards of all language pairs through all phases, and merge what is complete.
+
+    Returns:
+        Whether this process made the results complete.
+    """
+    steps = prepare(settings, options, folder)
+    check(steps, options)
+    for phase in (phase for pair in steps for phase in pair if not options.merge):
+        run_phase(phase, share, options.retry_failed)
+    for phase in (phase for pair in steps for phase in pair):
+        phase.refuse_other_results(options.overwrite)  # that another process has made meanwhile
+    merged = [merge_if_complete(settings, pair, folder, again=share.count == 1) for pair in steps]
+    if missing := "; ".join(words for _, words in merged if words):
+        if options.merge:
+            raise ValueError(f"--merge: {missing}")
+        print(f"{share}: {missing}; the process that makes the last one merges", file=sys.stderr)
+    return not missing and any(made for made, _ in merged)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -110,6 +120,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="score every pair (for MBR, MSE and regret) or only what the decoders observe",
     )
     parser.add_argument("--processes", type=int, help="refuse to run with another number of processes")
+    parser.add_argument(
+        "--shard", metavar="I/P", type=Share.parse, help="make only part I of P, counted from 0; needs no launcher"
+    )
+    parser.add_argument("--merge", action="store_true", help="only merge what all parts have made")
     parser.add_argument("--overwrite", action="store_true", help="replace results made with other settings")
     parser.add_argument("--retry-failed", action="store_true", help="try again the sources that failed")
     add_debug(parser)
@@ -122,15 +136,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    workers = Workers.start(options.processes)
-    changes = {key: getattr(options, key) for key in CHANGES}
-    settings = workers.on_main_first(lambda: load_settings(options.config, changes))
+    share = Share.of(options.shard)
+    if options.processes not in (None, share.count):
+        raise ValueError(f"--processes {options.processes} were expected, but {share.count} runs; {HOW_TO_LAUNCH}")
+    settings = load_settings(options.config, {key: getattr(options, key) for key in CHANGES})
     folder = options.output or Path(DEFAULT_OUTPUT) / settings.name
-    workers.set_threads(settings.threads)
-    run(settings, options, folder, workers)
-    if workers.is_main:
+    if share.take_device() == "cpu":
+        torch.set_num_threads(settings.threads)
+    if run(settings, options, folder, share):
         report_to_terminal(folder)
-    workers.end()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The results of a phase: shards (see `hf_acpmbr.shards`) that are parquet files with one row for each source."""
+"""The results of a phase: shards (see `hf_acpmbr.runs.shards`) that are parquet files with one row for each source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_acpmbr.shards import Shards
+from hf_acpmbr.runs.shards import Shards
 
 Record: TypeAlias = dict[str, Any]  # a row of a parquet file, or what a phase says about its rows
 

@@ -13,6 +13,7 @@ from ..mbr import ACPMBR
 from ..preferences import COLUMNS
 from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
+from ..runs.shards import Share
 from ..utilities.load import PlainEncoder
 from ._options import add_key_values, named, stage
 from ._pairs import ROW, add_preference_arguments
@@ -107,6 +108,16 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         action="store_true",
         help="continue an unfinished run into --output FILE, with the same input, settings and models",
+    )
+    output.add_argument(
+        "--shard",
+        metavar="I/P",
+        type=Share.parse,
+        help="make only part I of P, counted from 0; processes need no connection, and the one that ends last writes "
+        "FILE. torchrun and accelerate launch say it themselves",
+    )
+    output.add_argument(
+        "--merge", action="store_true", help="only make FILE of the shards that all parts have made, without models"
     )
     output.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
 

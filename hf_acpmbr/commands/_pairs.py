@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ..mapping import preference_rows
 from ..preferences import COLUMNS, Preferences
-from ._input import Record
+from ..runs.inputs import Record
 from ._options import add_key_values
 
 if TYPE_CHECKING:
-    from ._run import Job, Result
+    from ..runs.job import Job, Result
 
 Item = TypeVar("Item")
 ROW = "row"  # the place of a pair's source in the input, from 0
@@ -87,18 +85,3 @@ def with_pairs(args: argparse.Namespace, job: Job[Item]) -> Job[Item]:
         return [dataclasses.replace(r, pairs=p) for r, p in zip(results, found, strict=True)], rows
 
     return dataclasses.replace(job, decide=decide)
-
-
-def pair_lines(line: str) -> list[str]:
-    """Return the lines of one source's pairs, from the list that stands for them while a run is unfinished.
-
-    With a line per source whatever its number of pairs, a run is resumed and shared like that of any other format.
-    """
-    return [json.dumps(row) for row in json.loads(line)]
-
-
-def write_pairs(lines: Path, target: Path) -> None:
-    """Write the pairs of all sources as JSON lines, one pair per line."""
-    with lines.open(encoding="utf-8") as file, target.open("w", encoding="utf-8", newline="\n") as out:
-        for line in file:
-            out.writelines(f"{row}\n" for row in pair_lines(line))

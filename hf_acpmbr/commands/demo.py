@@ -15,9 +15,9 @@ from ..candidates import Candidates, FloatArray
 from ..decoding import Decision
 from ..differences import pieces
 from ..mbr import ACPMBR
+from ..models import hide_loading_bars
 from ..utilities import Utility, load_utility
 from ._demo_sentences import SENTENCES
-from ._resumable import hide_loading_bars
 
 OTHER_LANGUAGE = {"de": "en", "en": "de"}
 MODEL, TARGET, DISTILLED = "embedded", "embedded", "embedded-d1"

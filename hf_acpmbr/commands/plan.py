@@ -17,10 +17,9 @@ from scipy.special import stdtrit
 
 from ..candidates import FloatArray, IntArray
 from ..cli import one_line_warnings
-from ._input import Record
+from ..runs.inputs import Record, source_input
+from ..runs.job import decided
 from ._mbr import add_method_arguments
-from ._run import decided
-from ._tables import source_input
 from .translate import add_generation_arguments, check_batch_size, translator
 
 Measured: TypeAlias = tuple[float, FloatArray, str]

@@ -13,11 +13,11 @@ from ..candidates import Candidates
 from ..decoding import Decision
 from ..files import write_atomically
 from ..keywords import KEYWORDS
-from ._candidate_lists import FORMATS, CandidateList, candidate_input
-from ._input import Input, Record
+from ..runs.candidate_lists import FORMATS, CandidateList, candidate_input
+from ..runs.inputs import Input, Record
+from ..runs.job import OUTPUT_FIELDS, Job, Result, check_arguments, run_job
 from ._mbr import add_mbr_arguments, build_mbr
 from ._pairs import with_pairs
-from ._run import OUTPUT_FIELDS, Job, Result, check_arguments, decide_all
 
 _BATCH = 16
 _EXAMPLES = """\
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     for key in args.set:
         if KEYWORDS.get(key, ("",))[0] == "sampling":
             raise ValueError(f"--set {key}: rerank draws no candidates, so it has no effect here; leave it out")
-    return decide_all(args, _input(args), _BATCH, lambda: _reranker(args))
+    return run_job(args, _input(args), _BATCH, lambda: _reranker(args))
 
 
 def _input(args: argparse.Namespace) -> Input[CandidateList]:

@@ -7,9 +7,9 @@ import json
 import sys
 
 from ..files import write_atomically
-from ._input import read_lines
+from ..runs.inputs import read_lines
+from ..runs.job import same_file
 from ._options import add_key_values
-from ._run import same_file
 
 _EXAMPLES = """\
 examples:

@@ -6,15 +6,14 @@ import argparse
 from collections.abc import Sequence
 
 from ..mapping import decide_texts
+from ..models import hide_loading_bars
 from ..prompting import Prompting
+from ..runs.inputs import Record, source_input
+from ..runs.job import Job, Result, check_arguments, run_job
 from ..signature import model_signature
-from ._input import Record
 from ._mbr import add_mbr_arguments, build_mbr
 from ._options import add_key_values
 from ._pairs import with_pairs
-from ._resumable import hide_loading_bars
-from ._run import Job, Result, check_arguments, decide_all
-from ._tables import source_input
 
 _EXAMPLES = """\
 examples:
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.preferences_option.get("pairs") == "best-beam":
         raise ValueError("--preferences-option pairs=best-beam is for acpmbr rerank, whose input can have such a text")
     Prompting(args.prompt, args.chat, args.too_long)  # refused before anything is read
-    return decide_all(args, source_input(args.input, args.column), args.batch_size, lambda: translator(args))
+    return run_job(args, source_input(args.input, args.column), args.batch_size, lambda: translator(args))
 
 
 def check_batch_size(args: argparse.Namespace) -> None:

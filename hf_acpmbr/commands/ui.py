@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..models import hide_loading_bars
 from ..ui.settings import Limits, Offer
-from ._resumable import hide_loading_bars
 
 _EXAMPLES = """\
 examples:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..commands._candidate_lists import CandidateList, candidate_input
-from ..commands._input import Record
-from ..commands._run import OUTPUT_FIELDS, Result, output_line
 from ..files import write_atomically
 from ..mbr import ACPMBR
+from ..runs.candidate_lists import CandidateList, candidate_input
+from ..runs.inputs import Record
+from ..runs.job import OUTPUT_FIELDS, Result, output_line
 from .settings import NO_GUIDE, Limits, check_method
 from .views import Cell
 from .workbench import Cancelled, Workbench

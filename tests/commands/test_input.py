@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hf_acpmbr.cli import main
-from hf_acpmbr.commands._input import Input, Lines, read_lines
+from hf_acpmbr.runs.inputs import Input, Lines, read_lines
 
 
 def test_only_a_newline_ends_a_line_and_a_byte_order_mark_is_removed(tmp_path: Path) -> None:

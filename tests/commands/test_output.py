@@ -15,7 +15,8 @@ import pytest
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.cli import main
-from hf_acpmbr.commands._resumable import ResumableOutput
+from hf_acpmbr.runs.output import OutputFile, parts_of
+from hf_acpmbr.runs.shards import Share
 
 LINES = 128
 
@@ -50,10 +51,16 @@ def started(arguments: list[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_for(process: subprocess.Popen[bytes], part: Path, lines: int) -> None:
+def written(output: Path) -> bytes:
+    """The finished shards, in order."""
+    notes = sorted(parts_of(str(output)).glob("[0-9]*.json"))
+    return b"".join(note.with_suffix(".txt").read_bytes() for note in notes)
+
+
+def wait_for(process: subprocess.Popen[bytes], output: Path, lines: int) -> None:
     """Until so many lines are written."""
     deadline = time.monotonic() + 120
-    while process.poll() is None and (not part.exists() or part.read_bytes().count(b"\n") < lines):
+    while process.poll() is None and written(output).count(b"\n") < lines:
         assert time.monotonic() < deadline, "it should have written something by now"
         time.sleep(0.001)
 
@@ -67,21 +74,20 @@ def stopped(process: subprocess.Popen[bytes], number: signal.Signals) -> tuple[i
 def test_killed_again_and_again_it_ends_with_the_same_bytes(pools: Path, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     assert main(command(pools, whole)) == 0
-    part = tmp_path / "killed.jsonl.unfinished"
     killed.write_text("what an earlier run left\n", encoding="utf-8")
     reached = []
     for lines in (1, LINES // 4, LINES // 2, 3 * LINES // 4):
         process = started(command(pools, killed, "--resume") if reached else command(pools, killed))
-        wait_for(process, part, lines)
+        wait_for(process, killed, lines)
         assert stopped(process, signal.SIGKILL)[0] == -signal.SIGKILL
-        reached.append(part.read_bytes().count(b"\n"))
-        assert whole.read_bytes().startswith(part.read_bytes()), "what is there is right"
+        reached.append(written(killed).count(b"\n"))
+        assert whole.read_bytes().startswith(written(killed)), "what is there is right"
         assert killed.read_text(encoding="utf-8") == "what an earlier run left\n"
     assert reached == sorted(reached)
     assert reached[-1] < LINES
     assert main(command(pools, killed, "--resume")) == 0
     assert killed.read_bytes() == whole.read_bytes()
-    assert not part.exists()
+    assert not parts_of(str(killed)).exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -90,12 +96,12 @@ def test_sigterm_and_ctrl_c_end_like_a_kill_that_resumes(
 ) -> None:
     whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     process = started(command(pools, output))
-    wait_for(process, tmp_path / "out.jsonl.unfinished", 20)
+    wait_for(process, output, 20)
     returned, error = stopped(process, number)
     assert returned == code
     assert error.count("\n") == 1, error
     assert "acpmbr rerank: interrupted; " in error
-    assert "out.jsonl.unfinished, and --resume continues after them" in error
+    assert "out.jsonl.parts, and --resume continues after them" in error
     assert main(command(pools, output, "--resume")) == 0
     assert main(command(pools, whole)) == 0
     assert output.read_bytes() == whole.read_bytes()
@@ -106,28 +112,39 @@ def test_a_second_run_into_one_output_is_refused_until_the_first_is_gone(
 ) -> None:
     output = tmp_path / "out.jsonl"
     process = started(command(pools, output))
-    wait_for(process, tmp_path / "out.jsonl.unfinished", 1)
+    wait_for(process, output, 1)
     process.send_signal(signal.SIGSTOP)  # alive, and not able to finish meanwhile
     for more in ((), ("--resume",)):
         assert main(command(pools, output, *more)) == 2
+        assert f"another run writes {output}: wait for it" in capsys.readouterr().err
+    for share in ("0/2", "2/3"):
+        assert main(command(pools, output, "--resume", "--shard", share)) == 2, "nor does it become one of several"
         assert f"another run writes {output}: wait for it" in capsys.readouterr().err
     stopped(process, signal.SIGKILL)
     assert main(command(pools, output, "--resume")) == 0, "the lock dies with its process"
     assert output.read_bytes().count(b"\n") == LINES
 
 
+def output_file(path: Path, *, resume: bool = False, share: Share | None = None) -> OutputFile:
+    return OutputFile(str(path), share or Share(), resume=resume)
+
+
 def test_one_that_came_in_between_is_noticed(tmp_path: Path) -> None:
-    first = ResumableOutput(str(tmp_path / "out"), resume=False, batch_size=2)
-    second = ResumableOutput(str(tmp_path / "out"), resume=False, batch_size=2)
-    second.start({})
+    first, second = output_file(tmp_path / "out"), output_file(tmp_path / "out")
+    assert not first.finished({})
+    assert second.start({}, 2) == [0, 1]
     with pytest.raises(ValueError, match="another run writes"):
-        first.start({})
-    second.write(["a"])
+        first.start({}, 2)
+    second.put(0, ["a"], 1, {})
     second.stop()
-    with pytest.raises(ValueError, match="another run writes"):
-        first.start({})
+    with pytest.raises(ValueError, match="has 1 line of an unfinished run: add --resume"):
+        first.start({}, 2)
     assert first.stop() == ""
-    assert (tmp_path / "out.unfinished").read_bytes() == b"a\n"
+    assert written(tmp_path / "out") == b"a\n"
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def change_input(source: Path) -> list[str]:
@@ -163,13 +180,13 @@ def test_resuming_something_else_is_refused_with_what_differs(
         with monkeypatch.context() as patch:
             interrupted(patch, after=1)
             assert main(command(source, output)) == 130
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = files(tmp_path)
     more = change(source)
-    before[source.name] = source.read_bytes()
+    before[source] = source.read_bytes()
     assert main(command(source, output, "--resume", *more)) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert named in error
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing was touched"
+    assert files(tmp_path) == before, "nothing was touched"
 
 
 def interrupted(patch: pytest.MonkeyPatch, after: int) -> None:
@@ -209,15 +226,16 @@ def test_an_output_of_nobody_knows_which_run_is_not_resumed(tmp_path: Path, caps
     assert main(command(source, output, "--resume")) == 2
     assert "has no out.jsonl.run.json" in capsys.readouterr().err
     assert output.read_text(encoding="utf-8") == "mine\n"
-    part = tmp_path / "out.jsonl.unfinished"
-    part.write_text("mine\n", encoding="utf-8")
+    parts = parts_of(str(output))
+    parts.mkdir()
+    (parts / "00000.json").write_text("{}", encoding="utf-8")
     assert main(command(source, output, "--resume")) == 2
-    assert "has no out.jsonl.unfinished.json that says which run it is of" in capsys.readouterr().err
-    note = tmp_path / "out.jsonl.unfinished.json"
-    note.write_text("{", encoding="utf-8")
+    assert "out.jsonl.parts has no run.json that says which run it is of: remove it" in capsys.readouterr().err
+    (parts / "run.json").write_text("{", encoding="utf-8")
     assert main(command(source, output, "--resume")) == 2
-    assert "is not the note of a run" in capsys.readouterr().err
-    assert part.read_text(encoding="utf-8") == "mine\n"
+    assert "run.json is not the note of a run" in capsys.readouterr().err
+    assert sorted(file.name for file in parts.iterdir()) == ["00000.json", "run.json"]
+    assert output.read_text(encoding="utf-8") == "mine\n"
 
 
 def test_a_failed_start_leaves_the_old_output_and_does_not_block_the_corrected_command(
@@ -236,40 +254,117 @@ def test_a_failed_start_leaves_the_old_output_and_does_not_block_the_corrected_c
 
 def test_a_start_that_was_killed_before_its_first_line_blocks_nothing(tmp_path: Path) -> None:
     source, output = short(tmp_path, "a"), tmp_path / "out.jsonl"
-    (tmp_path / "out.jsonl.unfinished").touch()
-    (tmp_path / "out.jsonl.unfinished.json").write_text('{"about": {"seed": 9}}', encoding="utf-8")
+    parts = parts_of(str(output))
+    parts.mkdir()
+    (parts / "0-of-1.lock").touch()
+    (parts / "run.json").write_text('{"about": {"seed": 9}}', encoding="utf-8")
     assert main(command(source, output)) == 0
     assert output.read_bytes().count(b"\n") == 1
 
 
-@pytest.mark.parametrize("lines", [0, 1, 2, 3, 4, 5])
-def test_resume_keeps_complete_batches_only(tmp_path: Path, lines: int) -> None:
+@pytest.mark.parametrize("damage", ["data cut", "data gone", "note cut", "note gone"])
+def test_resume_makes_exactly_the_shards_that_are_missing_or_damaged(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "out"
-    first = ResumableOutput(str(path), resume=False, batch_size=2)
-    first.start({"a": 1})
-    first.write([f"old {k}" for k in range(lines)])
-    first.stop()
-    with (tmp_path / "out.unfinished").open("ab") as file:
-        file.write(b"cut off in the mid")
-    second = ResumableOutput(str(path), resume=True, batch_size=2)
-    assert not second.check({"a": 1})
-    assert second.done == lines // 2 * 2
-    second.start({"a": 1})
-    second.write(["new"])
-    second.finish({"a": 1})
-    assert path.read_text(encoding="utf-8") == "".join(f"old {k}\n" for k in range(lines // 2 * 2)) + "new\n"
-    third = ResumableOutput(str(path), resume=True, batch_size=2)
-    assert third.check({"a": 1}), "the note's digest covers what was kept, too"
-    assert third.done == lines // 2 * 2 + 1
+    first = output_file(path)
+    assert first.start({"a": 1}, 5) == [0, 1, 2, 3, 4]
+    for shard in (0, 1, 3):
+        first.put(shard, [f"shard {shard}"], 1, {"a": 1})
+    assert first.stop() == f"3 lines are in {path}.parts"
+    kind, how = damage.split()
+    file = first.shards.path(1) if kind == "data" else first.shards.note_path(1)
+    file.write_bytes(file.read_bytes()[:-4]) if how == "cut" else file.unlink()
+    second = output_file(path, resume=True)
+    assert not second.finished({"a": 1})
+    assert second.start({"a": 1}, 5) == [1, 2, 4]
+    for shard in (4, 1, 2):
+        assert not second.merge({"a": 1}, 5)
+        second.put(shard, [f"shard {shard}"], 1, {"a": 1})
+    assert second.merge({"a": 1}, 5)
+    second.stop()
+    assert path.read_text(encoding="utf-8") == "".join(f"shard {k}\n" for k in range(5))
+    assert output_file(path, resume=True).finished({"a": 1}), "the note has the digest of all"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "out.run.json"]
 
 
-def test_a_kill_between_the_renames_at_the_end_is_repaired(tmp_path: Path) -> None:
-    source, output = short(tmp_path, "a"), tmp_path / "out.jsonl"
-    assert main(command(source, output)) == 0
-    (tmp_path / "out.jsonl.run.json").rename(tmp_path / "out.jsonl.unfinished.json")
+def test_a_shard_that_is_damaged_before_the_merge_is_noticed(tmp_path: Path) -> None:
+    output = output_file(tmp_path / "out")
+    output.start({}, 2)
+    for shard in (0, 1):
+        output.put(shard, ["text"], 1, {})
+    output.shards.path(0).write_bytes(b"taxt\n")
+    with pytest.raises(ValueError, match=r"00000\.txt was damaged: --resume makes it again"):
+        output.merge({}, 2)
+    output.stop()
+    assert not output.path.exists()
+    again = output_file(tmp_path / "out", resume=True)
+    assert again.start({}, 2) == [0]
+    again.stop()
+
+
+def test_shards_of_another_run_are_never_mixed_in_and_what_differs_is_named(tmp_path: Path) -> None:
+    """Two machines with different copies of a model that began at the same moment."""
+    one, two = (output_file(tmp_path / "out", share=Share(k, 2)) for k in (0, 1))
+    about = [{"seed": 0, "model": "a"}, {"seed": 0, "model": "b"}]
+    one.start(about[0], 2)
+    with pytest.raises(ValueError, match=r"out\.parts is of another run \(model: a → b\)"):
+        two.start(about[1], 2)
+    one.put(0, ["x"], 1, about[0])
+    two.put(1, ["y"], 1, about[1])
+    with pytest.raises(ValueError, match=r"00001\.txt was made with another model: give all processes the same"):
+        one.merge(about[0], 2)
+    assert not one.path.exists()
+    for output in (one, two):
+        output.stop()
+
+
+def test_whoever_merges_a_second_time_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (output_file(tmp_path / "out", share=Share(k, 2)) for k in (0, 1))
+    for k, output in enumerate((one, two)):
+        output.start({}, 2)
+        output.put(k, [f"{k}"], 1, {})
+    merged = OutputFile._merge
+
+    def second_comes_first(self: OutputFile, about: object, shards: int) -> None:
+        monkeypatch.setattr(OutputFile, "_merge", merged)
+        assert two.merge({}, 2), "it leaves it to the first, which has the lock"
+        assert not two.path.exists()
+        merged(self, {}, shards)
+        assert two.merge({}, 2), "and finds it done"
+        with pytest.raises(FileNotFoundError):
+            merged(two, {}, shards)
+
+    monkeypatch.setattr(OutputFile, "_merge", second_comes_first)
+    assert one.merge({}, 2)
+    assert (tmp_path / "out").read_bytes() == b"0\n1\n"
+    for output in (one, two):
+        output.stop()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "out.run.json"]
+
+
+@pytest.mark.parametrize("killed_before", ["write_atomically", "remove"])
+def test_a_kill_in_the_merge_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_before: str) -> None:
+    source, output, whole = short(tmp_path, "a", "b"), tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    assert main(command(source, whole)) == 0
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if killed_before == "remove":
+            patch.setattr("hf_acpmbr.runs.shards.Shards.remove", dies)
+        else:
+            merge = OutputFile._merge
+
+            def merges(self: OutputFile, about: dict[str, object], shards: int) -> None:
+                patch.setattr("hf_acpmbr.runs.output.write_atomically", dies)
+                merge(self, about, shards)
+
+            patch.setattr(OutputFile, "_merge", merges)
+        assert main(command(source, output)) == 130
+    assert parts_of(str(output)).exists()
     assert main(command(source, output, "--resume")) == 0
-    assert (tmp_path / "out.jsonl.run.json").exists()
-    assert not (tmp_path / "out.jsonl.unfinished.json").exists()
+    assert output.read_bytes() == whole.read_bytes()
+    assert sorted(file.name for file in tmp_path.glob("out*")) == ["out.jsonl", "out.jsonl.run.json"]
 
 
 def test_an_empty_input_ends_cleanly(tmp_path: Path) -> None:
@@ -297,7 +392,7 @@ def test_links_and_devices_stay_what_they_are(tmp_path: Path, capsys: pytest.Cap
     assert "is the --input file" in capsys.readouterr().err
 
 
-def test_lines_before_a_bad_one_are_written_and_it_is_named(
+def test_shards_before_a_bad_line_are_kept_and_it_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, output = short(tmp_path, *(f"a{k}" for k in range(18)), "bad", "b"), tmp_path / "out.jsonl"
@@ -311,11 +406,13 @@ def test_lines_before_a_bad_one_are_written_and_it_is_named(
     monkeypatch.setattr(ACPMBR, "rerank_many", refuses)
     assert main(command(source, output)) == 2
     error = capsys.readouterr().err
-    part = tmp_path / "out.jsonl.unfinished"
-    assert f"utility gave NaN (at {source} line 19); 18 lines are in {part}, and --resume continues" in error
-    assert [json.loads(line)["text"] for line in part.read_text().splitlines()] == [f"a{k}" for k in range(18)]
+    parts = parts_of(str(output))
+    assert f"utility gave NaN (at {source} line 19); 16 lines are in {parts}, and --resume continues" in error
+    assert [json.loads(line)["text"] for line in written(output).splitlines()] == [f"a{k}" for k in range(16)]
     assert main(command(source, output)) == 2
-    assert "18 lines of an unfinished run: add --resume to continue it, or remove it" in capsys.readouterr().err
+    assert "16 lines of an unfinished run: add --resume to continue it, or remove it" in capsys.readouterr().err
+    assert main([*command(source, Path("-")), "--format", "text", "--nbest", "1"]) == 2
+    assert capsys.readouterr().out == "".join(f"a{k}\n" for k in range(18)), "a stream has all before it"
     monkeypatch.setattr(ACPMBR, "rerank_many", original)
     assert main(command(source, output, "--resume")) == 0
     assert output.read_bytes().count(b"\n") == 20
@@ -326,7 +423,7 @@ def test_a_run_that_fails_at_its_first_line_leaves_nothing_behind(
 ) -> None:
     source, output = short(tmp_path, "a", "b"), tmp_path / "out.jsonl"
     output.write_text("old\n", encoding="utf-8")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = files(tmp_path)
 
     def refuses(self: ACPMBR, *args: object) -> object:
         raise ValueError("utility gave NaN")
@@ -334,7 +431,7 @@ def test_a_run_that_fails_at_its_first_line_leaves_nothing_behind(
     monkeypatch.setattr(ACPMBR, "rerank_many", refuses)
     assert main(command(source, output)) == 2
     assert capsys.readouterr().err == f"acpmbr rerank: utility gave NaN (at {source} line 1)\n"
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert files(tmp_path) == before
 
 
 def test_an_input_that_changes_while_it_is_read_is_noticed(

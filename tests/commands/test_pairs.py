@@ -10,8 +10,8 @@ import pytest
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.cli import main
-from hf_acpmbr.commands import _run
 from hf_acpmbr.preferences import Preferences
+from hf_acpmbr.runs import job
 from tests.models import tiny_pair
 
 POOL = ["the cat sat", "the cat sat", "a cat sat here", "dogs run", "the cats sat down"]
@@ -70,7 +70,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     assert main(command(source)) == 0
     whole = pairs.read_bytes()
     pairs.unlink()
-    original, batches = _run.decided, []
+    original, batches = job.decided, []
 
     def dies(*given: Any) -> Any:
         batches.append(1)
@@ -79,7 +79,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
         return original(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_run, "decided", dies)
+        patch.setattr(job, "decided", dies)
         assert main(command(source)) == 130
     assert main(command(source, "--resume")) == 0
     assert pairs.read_bytes() == whole

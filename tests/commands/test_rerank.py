@@ -75,7 +75,7 @@ def test_resume_after_a_kill_gives_the_same_bytes(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(ACPMBR, "rerank_many", dies)
     code, output = rerank(tmp_path, text)
     assert code == 130
-    assert output.with_name("out.unfinished").read_bytes().count(b"\n") == 16
+    assert output.with_name("out.parts").joinpath("00000.txt").read_bytes().count(b"\n") == 16
     assert not output.exists()
     monkeypatch.setattr(ACPMBR, "rerank_many", original)
     code, output = rerank(tmp_path, text, "--resume")

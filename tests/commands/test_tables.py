@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_acpmbr.cli import main
-from hf_acpmbr.commands._tables import ParquetRows, source_input, write_parquet
+from hf_acpmbr.runs.inputs import ParquetRows, source_input
+from hf_acpmbr.runs.output import write_parquet
 
 TEXTS = ["It is raining.", "", "Grüße"]
 
@@ -78,7 +79,7 @@ def test_rerank_of_a_table_into_a_table_has_the_rows_of_json_lines(
     table = pq.read_table(tmp_path / "out.parquet")
     maps = [column.name for column in table.schema if pa.types.is_map(column.type)]
     assert [{**row, **{name: dict(row[name]) for name in maps}} for row in table.to_pylist()] == lines
-    assert not list(tmp_path.glob("*unfinished*"))
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".parts", ".unfinished"))]
     assert main(["rerank", "--input", str(tmp_path / "in.jsonl"), "--decoder", "mbr", "--format", "parquet"]) == 2
     assert "--format parquet needs --output FILE" in capsys.readouterr().err
 
@@ -86,7 +87,7 @@ def test_rerank_of_a_table_into_a_table_has_the_rows_of_json_lines(
 def test_a_table_of_unlike_rows_is_refused_instead_of_losing_a_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_acpmbr.commands._tables._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("hf_acpmbr.runs.output.ROWS_AT_ONCE", 1)
     (tmp_path / "lines").write_text('{"text": "a", "calls": {}}\n{"text": "b", "calls": {}, "id": 1}\n')
     with pytest.raises(ValueError, match="the field 'id' is not in the first 1 rows"):
         write_parquet(tmp_path / "lines", tmp_path / "table")

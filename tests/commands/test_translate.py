@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hf_acpmbr.cli import main
-from hf_acpmbr.commands._run import OUTPUT_FIELDS
 from hf_acpmbr.embedded import TRANSLATOR
+from hf_acpmbr.runs.job import OUTPUT_FIELDS
 from tests.models import tiny_model, tiny_pair
 
 LINES = ["the cat sat on the mat", "a dog ran", "we see the sun", "the red dog", "a mat", "a red cat", "the sun"]
@@ -60,7 +60,7 @@ def test_one_line_in_one_line_out_with_a_summary(
     output = tmp_path / "out.txt"
     assert main(arguments(folder, source, output)) == 0
     assert output.read_bytes().count(b"\n") == len(LINES)
-    assert not list(tmp_path.glob("*.unfinished.json"))
+    assert not list(tmp_path.glob("*.parts"))
     summary = capsys.readouterr().err
     assert "7 lines in" in summary
     assert "of 140 candidates" in summary
@@ -84,7 +84,7 @@ def test_killed_and_resumed_gives_the_same_bytes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, whole, killed = tmp_path / "long.txt", tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
-    part = tmp_path / "killed.jsonl.unfinished"
+    parts = tmp_path / "killed.jsonl.parts"
     source.write_text("".join(f"{line}\n" for line in LINES * 6), encoding="utf-8")
     assert main(arguments(folder, source, whole, "--format", "jsonl", "--quiet")) == 0
     again = arguments(folder, source, killed, "--format", "jsonl", "--quiet")
@@ -92,13 +92,14 @@ def test_killed_and_resumed_gives_the_same_bytes(
         [sys.executable, "-m", "hf_acpmbr", *again],
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )
-    while process.poll() is None and (not part.exists() or part.stat().st_size == 0):
+    while process.poll() is None and not list(parts.glob("[0-9]*.json")):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "the run must be killed in the middle"
-    assert 0 < part.stat().st_size < whole.stat().st_size
-    with part.open("ab") as file:
-        file.write(b'{"source": "cut off in the middle of a li')
+    made = parts / "00000.txt"
+    assert whole.read_bytes().startswith(made.read_bytes())
+    assert made.stat().st_size > 0
+    made.with_name("00001.txt").write_bytes(b'{"source": "cut off in the middle of a li')
     assert main(again) == 2
     assert "add --resume to continue it" in capsys.readouterr().err
     assert main([*again, "--resume", "--seed", "1"]) == 2
@@ -216,7 +217,7 @@ def test_sources_beyond_the_limit_are_cut_with_a_warning_or_refused(
     assert main(arguments(folder, source, refused, "--quiet", "--too-long", "refuse")) == 2
     error = capsys.readouterr().err
     assert "longer than the model's 128 tokens" in error
-    assert f"(at {source} line 4); 3 lines are in {refused}.unfinished" in error, "lines before a bad one are written"
+    assert f"(at {source} line 4); 2 lines are in {refused}.parts" in error, "shards before a bad line are kept"
 
 
 def test_warnings_are_one_line_of_the_command(folder: Path, tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from evaluation.report.tune import tune
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.decisions import source_seed
 from evaluation.wmt.phases.matrices import MatrixPhase
-from hf_acpmbr.workers import Workers
 from tests.evaluation.conftest import small_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +56,7 @@ def start(command: list[str], **environment: str) -> subprocess.Popen[str]:
 
 def two_processes(*arguments: str) -> subprocess.Popen[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    return start([*launcher, SCRIPT, *arguments, "--processes", "2"], ACCELERATE_USE_CPU="true")
+    return start([*launcher, SCRIPT, *arguments, "--processes", "2"])
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -109,12 +108,12 @@ def fails(capsys: pytest.CaptureFixture[str], config: Path, folder: Path, *argum
     return lines[0]
 
 
-def test_two_gloo_processes_give_the_same_files_as_one(finished, tmp_path):
+def test_two_processes_of_a_launcher_give_the_same_files_as_one(finished, tmp_path):
     config, expected = finished
     output = finish(two_processes("--config", str(config), "--output", str(tmp_path / "two")))
     assert results_of(tmp_path / "two") == results_of(expected)
     assert "AC-PMBR high" in output
-    assert output.count("en-de, 6 sentences") == 1, "only the main process prints"
+    assert output.count("en-de, 6 sentences") == 1, "only the process that merges prints"
 
 
 def test_a_run_killed_in_the_middle_resumes_to_the_same_files(finished, tmp_path):
@@ -124,6 +123,24 @@ def test_a_run_killed_in_the_middle_resumes_to_the_same_files(finished, tmp_path
     kill_when(process, folder / "shards" / "en-de" / "matrix-chrf" / "00000.json")
     assert not (folder / "run.en-de.json").exists(), "it was killed before its end"
     run_again(config, folder)
+    assert results_of(folder) == results_of(expected)
+
+
+@pytest.mark.slow
+def test_three_processes_of_which_one_is_killed_are_finished_by_two(finished, tmp_path):
+    config, expected = finished
+    folder = tmp_path / "killed"
+    command = [sys.executable, SCRIPT, "--config", str(config), "--output", str(folder), "--shard"]
+    parts = [start([*command, f"{k}/3"]) for k in range(3)]
+    kill_when(parts[1], folder / "shards" / "en-de" / "matrix-chrf" / "00001.json")
+    for k in (0, 2):
+        finish(parts[k])
+    assert not (folder / "run.en-de.json").exists()
+    drawn = folder / "shards" / "en-de" / "candidates" / "00001.parquet"
+    before = drawn.stat().st_mtime_ns
+    for k in range(2):
+        finish(start([*command, f"{k}/2"]))
+    assert drawn.stat().st_mtime_ns == before, "what was finished is not made again"
     assert results_of(folder) == results_of(expected)
 
 
@@ -279,17 +296,40 @@ def test_what_reads_a_run_says_in_one_line_that_there_is_none(name, tmp_path, mo
     assert said.count("\n") == 1
 
 
-def test_processes_with_different_contents_are_refused(monkeypatch):
-    class Fake:
-        is_main_process, process_index = False, 1
+def test_processes_with_different_contents_are_refused(finished, tmp_path, monkeypatch, capsys):
+    """Also those that began at the same moment, when neither saw what the other makes."""
+    arguments = ["--config", str(finished[0]), "--output", str(tmp_path / "run"), "--shard"]
+    assert run_wmt.main([*arguments, "0/2"]) == 0
+    assert "process 0 of 2: en-de: of 3 shards these are not through all phases: 1" in capsys.readouterr().err
+    monkeypatch.setattr("evaluation.wmt.phases.candidates.code_version", lambda *parts: "newer")
+    assert run_wmt.main([*arguments, "1/2"]) == 2
+    named = "candidates holds results made with another version of the sampling code: choose another --output"
+    assert named in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr("evaluation.wmt.run.check", lambda steps, _: [p.identify() for pair in steps for p in pair])
+        assert run_wmt.main([*arguments, "1/2"]) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "run" / "run.en-de.json").exists()
 
-    def from_process_0(holder):
-        holder[:] = [True, [[{"content of the model": "a"}]]]
 
-    monkeypatch.setattr("hf_acpmbr.workers.broadcast_object_list", from_process_0)
-    Workers(Fake()).refuse_differences([[{"content of the model": "a"}]])
-    with pytest.raises(ValueError, match="process 1 has another input, model, metric or version of the package than"):
-        Workers(Fake()).refuse_differences([[{"content of the model": "b"}]])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_parts_made_without_a_launcher_give_the_files_of_one_process(finished, tmp_path, capsys, order):
+    config, expected = finished
+    for part in order:
+        assert not (tmp_path / "parts" / "run.en-de.json").exists()
+        run_again(config, tmp_path / "parts", "--shard", f"{part}/2")
+    assert results_of(tmp_path / "parts") == results_of(expected)
+    assert capsys.readouterr().out.count("en-de, 6 sentences") == 1, "only the process that merges prints"
+
+
+def test_merge_by_hand_starts_no_phase_and_names_what_is_missing(finished, copy, tmp_path, monkeypatch, capsys):
+    run_again(finished[0], tmp_path / "part", "--shard", "1/2")
+    monkeypatch.setattr("evaluation.wmt.run.run_phase", lambda *_: pytest.fail("a phase was started"))
+    said = fails(capsys, finished[0], tmp_path / "part", "--merge")
+    assert "--merge: en-de: of 3 shards these are not through all phases: 0, 2" in said
+    (copy[1] / "results.en-de.parquet").unlink()
+    run_again(*copy, "--merge")
+    assert results_of(copy[1]) == results_of(finished[1])
 
 
 def test_a_failed_source_is_reported_and_loses_no_other(finished, tmp_path, monkeypatch, capsys):

@@ -1,17 +1,12 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pyarrow as pa
-import pytest
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.wmt.store import Store
-from hf_acpmbr.workers import Workers, refuse_lonely_run
 
 SCHEMA = pa.schema({"index": pa.int64(), "scores": pa.list_(pa.float32())})
 ROWS = [{"index": 0, "scores": [1.5, 2.5]}, {"index": 1, "scores": []}]
@@ -78,39 +73,3 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     (tmp_path / "00000.parquet.host-1.tmp").write_bytes(b"half")
     Store(tmp_path).clean()
     assert list(tmp_path.iterdir()) == []
-
-
-def environment(*arguments: str) -> dict[str, str]:
-    """What accelerate's launcher gives to the one process it starts."""
-    options = launch_command_parser().parse_args([*arguments, "script.py"])
-    options, *_ = _validate_launch_command(options)
-    _, found = prepare_simple_launcher_cmd_env(options)
-    return {name: value for name, value in found.items() if os.environ.get(name) != value}
-
-
-def test_a_launch_that_silently_runs_one_process_is_refused():
-    with pytest.raises(ValueError, match="asked for several processes or machines and started only one"):
-        refuse_lonely_run(1, None, environment("--cpu", "--num_processes", "2"))
-    refuse_lonely_run(1, None, environment("--cpu", "--num_processes", "1"))
-    refuse_lonely_run(1, None, {})
-
-
-def test_processes_that_do_not_know_each_other_are_refused():
-    with pytest.raises(ValueError, match="started 2 processes, but each believes that it is alone"):
-        refuse_lonely_run(1, None, {"WORLD_SIZE": "2"})
-    with pytest.raises(ValueError, match="--processes 4 were expected, but 2 runs"):
-        refuse_lonely_run(2, 4, {"WORLD_SIZE": "2"})
-    refuse_lonely_run(2, 2, {"WORLD_SIZE": "2"})
-
-
-@given(items=st.lists(st.integers(), unique=True, max_size=20), processes=st.integers(1, 5))
-def test_every_shard_has_exactly_one_process(items, processes):
-    class Fake:
-        num_processes = processes
-
-    shares = []
-    for rank in range(processes):
-        fake = Fake()
-        fake.process_index = rank
-        shares += Workers(fake).share(items)
-    assert sorted(shares) == sorted(items)

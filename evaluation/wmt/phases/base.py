@@ -1,22 +1,23 @@
-"""A phase turns the shards of one kind into the shards of the next, on any number of processes, and can be resumed."""
+"""A phase turns shards of one kind into those of the next. Each process takes its own shards through all phases."""
 
 from __future__ import annotations
 
 import gc
 import json
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar, cast
 
 import pyarrow as pa
+from tqdm import tqdm
 
 from evaluation.wmt.store import Record, Store
 from hf_acpmbr.files import write_atomically
-from hf_acpmbr.shards import Note, digest
-from hf_acpmbr.workers import Progress, Workers
+from hf_acpmbr.runs.shards import Note, Share, differing, digest
 
 Part = TypeVar("Part", covariant=True)
 P = TypeVar("P")
@@ -129,23 +130,26 @@ class Phase(ABC, Generic[Part]):
     def refuse_other_results(self, overwrite: bool) -> None:
         """An error where expensive results of other settings or contents would have to go."""
         for note in self.notes() if self.expensive and not overwrite else ():
-            if other := _different(note.settings, self.made_with):
+            if other := differing(note.settings, self.made_with):
                 raise ValueError(
                     f"{self.store.folder} holds results made with another {', '.join(other)}: choose another --output, "
                     "or give --overwrite to replace them"
                 )
 
-    def missing(self, retry_failed: bool = False) -> list[int]:
-        """Shards to make: absent, corrupt, made from other inputs, or (if asked) with failed sources."""
-        self.store.clean()
+    def is_current(self, shard: int) -> bool:
+        """Whether a shard is there, whole, and made from what is there now with the settings of this run."""
+        note = self.store.note(shard)  # read first: the check of the bytes is the slow one
+        current = note is not None and note.settings == self.made_with and note.inputs == self.inputs(shard)
+        return current and self.store.sound(shard) == note
+
+    def missing(self, shards: Iterable[int], retry_failed: bool = False) -> list[int]:
+        """Those of the shards that are to be made: not current, or (if asked) with failed sources."""
         missing = []
-        for shard in self.corpus.shards:
-            note = self.store.sound(shard)
-            current = note is not None and note.settings == self.made_with and note.inputs == self.inputs(shard)
-            if not current or (retry_failed and note is not None and note.failed):
+        for shard in shards:
+            note = self.store.note(shard)
+            if not self.is_current(shard) or (retry_failed and note is not None and note.failed):
+                self.store.discard(shard)
                 missing.append(shard)
-        for shard in missing:
-            self.store.discard(shard)
         return missing
 
     def make(self, shard: int) -> None:
@@ -185,41 +189,27 @@ class Phase(ABC, Generic[Part]):
         return next((note.meta for note in self.notes() if note.meta), {})
 
 
-def _different(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-
-
-def run_phase(phase: Phase[object], workers: Workers, retry_failed: bool = False) -> None:
-    """Make what is missing, together with the other processes."""
-    missing = workers.from_main(lambda: phase.missing(retry_failed))
-    share = workers.share(missing)
-
-    def finished() -> int:
-        return sum(len(phase.corpus.shard(shard)) for shard in missing if phase.store.note_path(shard).exists())
-
-    if share:
-        phase.start(workers.device)
+def run_phase(phase: Phase[object], share: Share, retry_failed: bool = False) -> None:
+    """Make what is missing of this process's shards."""
+    missing = phase.missing(share.of_all(len(phase.corpus.shards)), retry_failed)
+    if missing:
+        phase.start(share.take_device())
         phase.refuse_changes()  # what was loaded is what was checked
-    total = sum(len(phase.corpus.shard(shard)) for shard in missing)
-    progress = Progress(f"{phase.corpus.pair} {phase.name}", total, finished, shown=workers.is_main and bool(missing))
-    for shard in share:
-        phase.make(shard)
-        progress.update()
-    progress.follow()
+    rarely = 0.5 if sys.stderr.isatty() else 15.0
+    quiet = not missing or bool(share.local)  # of a launcher's processes, the first shows its progress
+    with tqdm(
+        total=sum(len(phase.corpus.shard(shard)) for shard in missing),
+        desc=f"{phase.corpus.pair} {phase.name}",
+        unit=" sources",
+        mininterval=rarely,
+        disable=quiet,
+    ) as progress:
+        for shard in missing:
+            phase.make(shard)
+            progress.update(len(phase.corpus.shard(shard)))
     phase.stop()
     gc.collect()
-    workers.wait()
-    if workers.is_main:
-        _check(phase)
-
-
-def _check(phase: Phase[object]) -> None:
-    absent = len(phase.corpus.shards) - len(phase.notes())
-    if absent:
-        raise RuntimeError(
-            f"{absent} shards of {phase.name} are not in {phase.store.folder} after all processes ended: --output must "
-            "be a folder that every machine sees"
-        )
     failed = phase.failures()
-    if failed and len(failed) == len(phase.corpus.sources):
+    tried = sum(len(phase.corpus.shard(shard)) for shard in phase.store.numbers())
+    if failed and len(failed) == tried:
         raise RuntimeError(f"every source failed; the first: {next(iter(failed.values()))}")

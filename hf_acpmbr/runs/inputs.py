@@ -1,19 +1,25 @@
-"""Input files as records with line numbers, read line by line; mistakes name the file and the line."""
+"""Input files as records with line numbers, read line by line; mistakes name the file and the line.
+
+A table (JSON lines or parquet) is read row by row, each row as one line of JSON.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
 Item = TypeVar("Item")
 Parsed = Iterator[tuple[str, Callable[[], Item]]]  # where a record stands, and what makes its item or names a mistake
 _BOM = b"\xef\xbb\xbf"
+ROWS_AT_ONCE = 4096  # of a parquet file: some megabytes of candidates
 
 
 class Lines:
@@ -149,3 +155,60 @@ class Input(Generic[Item]):
             raise
         if batch:
             yield batch
+
+
+class ParquetRows(Lines):
+    """The rows of a parquet file, each as one line of JSON."""
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        content = hashlib.sha256()
+        with self._opened() as file:
+            while block := file.read(1 << 20):
+                content.update(block)
+            file.seek(0)
+            try:
+                batches = pq.ParquetFile(file).iter_batches(batch_size=ROWS_AT_ONCE)
+                rows = (row for batch in batches for row in batch.to_pylist())
+                for number, row in enumerate(rows, 1):
+                    yield number, json.dumps(row, ensure_ascii=False, default=str)
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"{self.option} {self.path} is not a parquet file: {error}") from error
+        self._digest = content.hexdigest()
+
+    def where(self, number: int) -> str:
+        return f"{self.name} row {number}"
+
+
+def open_lines(path: str) -> Lines:
+    """The lines of a file; of a parquet file its rows as JSON."""
+    return ParquetRows(path) if path.endswith(".parquet") else Lines(path)
+
+
+def source_input(path: str, column: str | None) -> Input[str]:
+    """Source texts: the lines of a file, or one column of JSON lines or of a parquet file."""
+    lines = open_lines(path)
+    if column is None and path.endswith((".parquet", ".jsonl")):
+        raise ValueError(f"--input {path} has columns: say which one holds the sources by --column NAME")
+    return Input([lines], lambda: _sources(lines, column))
+
+
+def _sources(lines: Lines, column: str | None) -> Parsed[str]:
+    for number, text in lines:
+        where = lines.where(number)
+        yield where, partial(str, text) if column is None else partial(_field, text, column, where)
+
+
+def _field(line: str, column: str, where: str) -> str:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON ({error}): leave out --column for plain lines") from None
+    if not isinstance(row, dict) or column not in row:
+        there = f": it has {', '.join(row)}" if isinstance(row, dict) else ""
+        raise ValueError(f"{where} has no column {column!r}{there}")
+    if not isinstance(row[column], str):
+        raise ValueError(f"{where}: {column!r} must be text, got {json.dumps(row[column])[:40]}")
+    return str(row[column])

@@ -11,8 +11,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from ..candidates import Candidates
-from ._input import Input, Lines, Parsed
-from ._tables import open_lines
+from .inputs import Input, Lines, Parsed, open_lines
 
 FORMATS = ("jsonl", "lines", "nbest")
 _LISTS = ("candidates", "counts", "logprobs", "references")
