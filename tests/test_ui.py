@@ -385,7 +385,7 @@ def visit(address: str) -> Iterator[Any]:
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=browser(), args=["--no-sandbox"])
         page = started.new_page(viewport={"width": 420, "height": 900})
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(60_000)
         errors: list[str] = []
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))

@@ -24,11 +24,11 @@ _DOTS = (6, 22)  # their smallest and largest diameter in it, in pixels
 def headline(analysis: Analysis) -> str:
     """One line about the decision: what was scored, what it cost, how it went."""
     decision, n = analysis.decision, len(analysis.candidates)
+    again = ", decided again without a call" if analysis.decided_again else ""
     if decision.exact:
-        return f"{analysis.method} scored all {n * n:,} pairs: this is full MBR."
+        return f"{analysis.method} took all {n * n:,} pairs: this is full MBR{again}."
     said = f"{called(decision.calls)} calls instead of {n * n:,}: {_cost(analysis, decision.calls)} of full MBR's cost"
     went = f", in rounds of {_went(analysis)} candidates" if decision.rounds else ""
-    again = ", decided again without a call" if analysis.decided_again else ""
     return f"{analysis.method}: {said}{went}{again}."
 
 
