@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..models import hide_loading_bars
-from ..ui.settings import Limits, Offer
+from ..ui.session import Limits, Offer
 
 _EXAMPLES = """\
 examples:
@@ -24,12 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     offered.add_argument("--distilled", action="append", default=[], metavar="NAME", help="cheaper utility")
     offered.add_argument("--prompt", default=offer.prompt, help="what the model reads, with {source} for the source")
     offered.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
-    offered.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
+    offered.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     allowed = parser.add_argument_group("what visitors may ask for")
     for name, value, what in (
-        ("characters", limits.source_characters, "longest source"),
-        ("candidates", limits.candidates, "most samples per source"),
-        ("lines", limits.file_lines, "most lines of an uploaded file"),
+        ("characters", limits.source_characters, "longest source and pasted candidate"),
+        ("candidates", limits.candidates, "most samples and pasted candidates"),
         ("jobs", limits.jobs, "jobs at the same time; others wait"),
     ):
         allowed.add_argument(f"--max-{name}", type=int, default=value, metavar="N", help=f"{what} (default: {value})")
@@ -43,32 +42,22 @@ def run(args: argparse.Namespace) -> int:
     from ..ui.page import launch
 
     hide_loading_bars(quiet=True)
-    launch(offer(args), limits(args), host=args.host, port=args.port, browser=args.open)
+    launch(*settings(args), host=args.host, port=args.port, browser=args.open)
     return 0
 
 
-def offer(args: argparse.Namespace) -> Offer:
-    """What the page offers: what was named, first, and the embedded models."""
+def settings(args: argparse.Namespace) -> tuple[Offer, Limits]:
+    """What the page offers (what was named comes first, then the embedded models), and what it allows."""
     known = Offer()
+
+    def joined(named: list[str], others: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*named, *others)))
+
     return Offer(
-        models=_joined(args.model, known.models),
-        targets=_joined(args.target, known.targets),
-        guides=_joined(args.distilled, known.guides),
+        models=joined(args.model, known.models),
+        targets=joined(args.target, known.targets),
+        guides=joined(args.distilled, known.guides),
         prompt=args.prompt,
         chat=args.chat,
         device=args.device,
-    )
-
-
-def limits(args: argparse.Namespace) -> Limits:
-    """What visitors may ask for."""
-    return Limits(
-        source_characters=args.max_characters,
-        candidates=args.max_candidates,
-        file_lines=args.max_lines,
-        jobs=args.max_jobs,
-    )
-
-
-def _joined(named: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*named, *known)))
+    ), Limits(source_characters=args.max_characters, candidates=args.max_candidates, jobs=args.max_jobs)

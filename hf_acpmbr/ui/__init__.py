@@ -1,5 +1,5 @@
-"""`acpmbr ui`: the interactive page. What it shows is computed apart from its layout, which alone needs gradio."""
+"""`acpmbr ui`: the interactive page. It asks ACPMBR and shows its Decision; only the layout needs gradio."""
 
-from .settings import Form, Limits, Offer
+from .session import Form, Limits, Offer
 
 __all__ = ["Form", "Limits", "Offer"]

@@ -2,7 +2,7 @@
 const COLOURS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const SIGNED = [[33, 102, 172], [247, 247, 247], [178, 24, 43]];
 let panels = [];
-let current = "completed";
+let current = "target";
 
 const find = (name) => element.querySelector(name);
 
@@ -14,7 +14,6 @@ function colour(share, scale) {
 }
 
 function decoded(panel) {
-  if (!panel.data) return null;
   const bytes = Uint8Array.from(atob(panel.data), (letter) => letter.charCodeAt(0));
   return new Float32Array(bytes.buffer);
 }
@@ -29,25 +28,26 @@ function read() {
 function draw() {
   const box = find(".map-box");
   if (!box) return;
-  const ready = read();
+  const ready = read() && panels.length > 0;
   box.hidden = !ready;
   find(".map-empty").hidden = ready;
   if (!ready) return;
+  if (!panels.some((panel) => panel.key === current)) current = panels[0].key;
   const shown = panels.find((panel) => panel.key === current);
-  for (const button of element.querySelectorAll(".map-tabs button")) {
-    const panel = panels.find((each) => each.key === button.dataset.key);
-    button.setAttribute("aria-selected", String(button.dataset.key === current));
-    button.disabled = !panel.values;
-    button.title = panel.values ? "" : "not available: tick “score all pairs”, or choose a distilled utility";
-  }
+  const tabs = panels.map((panel) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.setAttribute("role", "tab");
+    button.dataset.key = panel.key;
+    button.textContent = panel.title;
+    button.setAttribute("aria-selected", String(panel.key === current));
+    return button;
+  });
+  find(".map-tabs").replaceChildren(...tabs);
   const canvas = find("canvas");
   const size = props.value.texts.length;
   canvas.width = canvas.height = size;
   find(".map-hover").textContent = "Point at a cell to see both texts and the score.";
-  if (!shown.values) {
-    find(".map-title").textContent = `${shown.title}: not available`;
-    return;
-  }
   const image = canvas.getContext("2d").createImageData(size, size);
   const scale = shown.signed ? SIGNED : COLOURS;
   shown.values.forEach((value, k) => {
@@ -57,7 +57,7 @@ function draw() {
   });
   canvas.getContext("2d").putImageData(image, 0, 0);
   const part = shown.scored === shown.of ? "all" : `${shown.scored.toLocaleString("en")} of`;
-  find(".map-title").textContent = `${shown.name}: ${part} ${shown.of.toLocaleString("en")} pairs`;
+  find(".map-title").textContent = `${part} ${shown.of.toLocaleString("en")} pairs`;
   find(".map-low").textContent = shown.low.toFixed(1);
   find(".map-high").textContent = shown.high.toFixed(1);
   find(".map-scale").style.background = `linear-gradient(to right, ${scale.map((c) => `rgb(${c})`).join(",")})`;
@@ -65,7 +65,7 @@ function draw() {
 
 function point(event) {
   const shown = panels.find((panel) => panel.key === current);
-  if (!shown || !shown.values) return;
+  if (!shown) return;
   const canvas = find("canvas");
   const place = canvas.getBoundingClientRect();
   const size = props.value.texts.length;
@@ -78,7 +78,7 @@ function point(event) {
   const lines = [
     [shown.title, score],
     [`candidate ${row + 1}`, props.value.texts[row]],
-    [`pseudo-reference ${column + 1} (drawn ${props.value.counts[column]}×)`, props.value.texts[column]],
+    [`reference ${column + 1} (drawn ${props.value.counts[column]}×)`, props.value.texts[column]],
   ];
   for (const [name, text] of lines) {
     const line = document.createElement("div");

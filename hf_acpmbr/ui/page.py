@@ -1,78 +1,73 @@
-"""The page's layout in gradio, the only file that needs it. What is shown comes from `views` and `rounds`."""
+"""The page's layout and events in gradio, the only file that needs it. What is shown comes from `views`."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from html import escape
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .analysis import Analysis, decide_again, scores_per_row
-from .jobs import Jobs
-from .rerank import HEADERS, rerank_file
-from .rounds import rounds_picture
-from .settings import NO_GUIDE, RECIPES, Form, Limits, Offer
-from .views import candidates_table, comparison, costs, heat_map, sortable
-from .workbench import Cancelled, Workbench
+from ..models import EMBEDDED
+from .analysis import Analysis, Workbench, decide_again, decoder_fields
+from .session import DRAW, NO_GUIDE, OF_THE_RECIPE, OPENING, PASTE, RECIPES, Cancelled, Form, Jobs, Limits, Offer
+from .views import candidates_table, comparison, costs, headline, heat_map, rounds_picture
 
 if TYPE_CHECKING:
     from gradio import Blocks, Request
     from gradio.components import Component
 
-T = TypeVar("T")
 Updates: TypeAlias = list[object]  # new values of the components that an event changes
 _HERE = Path(__file__).parent
 _LOG = logging.getLogger(__name__)
-_INTRO = """# hf_acpmbr
-Minimum Bayes Risk decoding: draw many translations, score them against each other with a quality metric, return the one
-that agrees best with the others. Only a part of the pairs is scored; a cheaper metric helps to complete the rest."""
+_INTRO = """# Minimum Bayes Risk decoding
+Of many candidate translations, choose the one that agrees best with the others, by a quality metric.
+Only a few of the pairs are scored; a cheaper metric guides which."""
+_LANGUAGES = {"en": "English", "de": "German"}
 _EXAMPLES = [
+    [OPENING, "en", "de"],
     ["The weather was so bad that we stayed at home all day.", "en", "de"],
-    ["Could you tell me how to get to the station?", "en", "de"],
     ["Morgen fahren wir mit dem ersten Zug nach Hamburg.", "de", "en"],
 ]
-_UPLOAD_HELP = (
-    'One line per source: a list of texts, or `{"candidates": [...], "source": "...", "counts": [...]}`. '
-    "The result has what `acpmbr rerank --format jsonl` writes."
-)
+# The tabs of the result: what each shows, and the files that its HTML component is made of.
+_VIEWS: dict[str, tuple[Callable[[Analysis], object], dict[str, str]]] = {
+    "Choice": (comparison, {}),
+    "Candidates": (candidates_table, {"js_on_load": "table.js"}),
+    "Matrix": (heat_map, {"html_template": "heatmap.html", "js_on_load": "heatmap.js"}),
+    "Cost": (costs, {}),
+    "Rounds": (rounds_picture, {}),
+}
 
 
 def gradio() -> ModuleType:
-    """The gradio module, or how to get it."""
+    """Import gradio, or say how to get it."""
     try:
         return importlib.import_module("gradio")
     except ImportError as error:
         raise ImportError(f"the page needs gradio ({error}): pip install 'hf-acpmbr[ui]'") from error
 
 
-def message(text: str, kind: str = "info") -> str:
-    """A line above the result; errors are read out by screen readers."""
-    role = "alert" if kind == "error" else "status"
-    return f"<div class='message {kind}' role='{role}'>{escape(text)}</div>"
+def message(said: str | Exception) -> str:
+    """A line above the result; screen readers read errors out, and details of unexpected ones go to the log."""
+    if isinstance(said, (str, Cancelled)):
+        return f"<div class='message' role='status'>{escape(str(said))}</div>"
+    text = " ".join(str(said).split())
+    if not isinstance(said, (ValueError, OSError, ImportError)):
+        _LOG.exception("the job failed", exc_info=said)
+        text = f"this failed unexpectedly ({type(said).__name__}); the log says more"
+    return f"<div class='message error' role='alert'>{escape(text)}</div>"
 
 
-def explain(error: Exception) -> str:
-    """What a visitor is told about an error; details of unexpected ones go to the log."""
-    if isinstance(error, Cancelled):
-        return message("cancelled")
-    if not isinstance(error, (ValueError, OSError, ImportError)):
-        _LOG.exception("the job failed", exc_info=error)
-        return message(f"this failed unexpectedly ({type(error).__name__}); the log says more", "error")
-    return message(" ".join(str(error).split()), "error")
+def shown(analysis: Analysis) -> Updates:
+    """Values of the views, in the order of the tabs."""
+    return [view(analysis) for view, _ in _VIEWS.values()]
 
 
-def finished(steps: Generator[str, None, T]) -> Iterator[tuple[str, T | None]]:
-    """The lines of progress, and the value of the generator with the last."""
-    while True:
-        try:
-            yield next(steps), None
-        except StopIteration as stop:
-            yield "done", stop.value
-            return
+def _named(languages: Sequence[str]) -> list[tuple[str, str]]:
+    return [(_LANGUAGES.get(code, code), code) for code in languages]
 
 
 class Page:
@@ -82,194 +77,160 @@ class Page:
         self.gr = gradio()
         self.workbench = workbench
         self.jobs = Jobs()
+        offer = workbench.offer
+        self.languages = workbench.languages(offer.models[0])
+        model, metric, guide = offer.models[0], offer.targets[0], (*offer.guides, NO_GUIDE)[0]
+        source, target = [*self.languages[:2], None, None][:2]
+        self.start = Form(
+            OPENING,
+            model=model,
+            source_language=source,
+            target_language=target,
+            target=metric,
+            guide=guide,
+            candidates=min(Form.candidates, workbench.limits.candidates),
+        )
+        self._opening: Analysis | None = None  # computed once for all visitors
 
     def build(self) -> Blocks:
-        """The gradio Blocks."""
-        gr = self.gr
-        with gr.Blocks(title="hf_acpmbr", analytics_enabled=False) as blocks:
+        """Lay out the page."""
+        gr, limits, start = self.gr, self.workbench.limits, self.start
+        # The page takes and writes no files; what is uploaded past it goes when the server ends, or within the hour.
+        with gr.Blocks(title="hf_acpmbr", analytics_enabled=False, delete_cache=(600, 3600)) as blocks:
             gr.Markdown(_INTRO)
-            with gr.Tab("Translate"):
-                self._translate_tab()
-            with gr.Tab("Rerank a file"):
-                self._rerank_tab()
-        limits = self.workbench.limits
+            form = self._form()
+            with gr.Row():
+                run = gr.Button("Translate", variant="primary", scale=4, elem_id="run")
+                cancel = gr.Button("Cancel", scale=1, min_width=100, elem_id="cancel")
+            status = self._html("status", value=message("Type a sentence and press Translate."))
+            state = gr.State(None, time_to_live=3600)
+            with gr.Column(visible=False) as result:
+                label, info = "Budget: target scores per candidate", "Decides again from the scores that are there."
+                budget = gr.Slider(0.5, 64, 1, step=0.5, label=label, info=info, elem_id="budget")
+                views = []
+                for name, (_, options) in _VIEWS.items():
+                    with gr.Tab(name):
+                        views.append(self._html(name.lower(), **{key: _read(file) for key, file in options.items()}))
+            how = {
+                "inputs": [form[field.name] for field in fields(Form)],
+                "outputs": [status, state, result, budget, *views],
+                "concurrency_id": "job",
+            }
+            gr.on([run.click, form["source"].submit], self._for_visitor(self.run), **how)
+            if start.model == EMBEDDED == start.target:  # others may take minutes that nobody asked for
+                blocks.load(self._for_visitor(self.run), **how, show_progress="hidden")
+            cancel.click(self._for_visitor(self.cancel), None, status, queue=False)
+            blocks.unload(self._for_visitor(self.leave))
+            budget.release(self.change_budget, [state, budget], [status, *views], concurrency_id="job")
+            languages = [form["source_language"], form["target_language"]]
+            switched = [form["pasted"], form["candidates"], form["model"], run, *languages]
+            gr.on([form["mode"].change, form["model"].change], self.switch, [form["mode"], form["model"]], switched)
         blocks.queue(max_size=limits.waiting, default_concurrency_limit=limits.jobs, api_open=False)
         return blocks
 
-    def _translate_tab(self) -> None:
-        gr, offer, limits, start = self.gr, self.workbench.offer, self.workbench.limits, Form("")
+    def _form(self) -> dict[str, Component]:
+        """One component per field of the form."""
+        gr, offer, limits, start = self.gr, self.workbench.offer, self.workbench.limits, self.start
+        form: dict[str, Component] = {}
+
+        def choose(name: str, label: str, choices: Sequence[object], **options: object) -> None:
+            value = getattr(start, name)
+            form[name] = gr.Dropdown(choices, value=value, label=label, min_width=120, elem_id=name, **options)
+
         with gr.Row():
             with gr.Column(scale=3):
-                source = gr.Textbox(
-                    label="Source", lines=3, max_length=limits.source_characters, elem_id="source", autofocus=True
-                )
-                with gr.Row():
-                    run = gr.Button("Translate", variant="primary", elem_id="run")
-                    cancel = gr.Button("Cancel", elem_id="cancel")
+                modes = [("Translate with a model", DRAW), ("Paste candidates", PASTE)]
+                form["mode"] = gr.Radio(modes, value=DRAW, show_label=False, container=False, elem_id="mode")
+                longest = limits.source_characters
+                form["source"] = gr.Textbox(start.source, label="Source", lines=3, max_length=longest, elem_id="source")
+                label = "Candidates, one per line; a line that repeats counts as drawn again"
+                form["pasted"] = gr.Textbox("", label=label, lines=5, visible=False, elem_id="pasted")
             with gr.Column(scale=2):
                 with gr.Row():
-                    from_ = gr.Textbox(start.source_language, label="From", max_length=12, min_width=80)
-                    to = gr.Textbox(start.target_language, label="To", max_length=12, min_width=80)
-                    recipe = gr.Dropdown(RECIPES, value=start.recipe, label="Recipe", min_width=120)
-                candidates = gr.Slider(2, limits.candidates, start.candidates, step=1, label="Samples")
-        with gr.Accordion("Model and utilities", open=False), gr.Row():
-            model = gr.Dropdown(offer.models, value=offer.models[0], label="Model")
-            target, guide = self._utilities()
-            seed = gr.Number(0, label="Seed", precision=0, minimum=0)
-            score_all = gr.Checkbox(True, label="Score all pairs, too: full MBR, true scores, other budgets")
-        gr.Examples(_EXAMPLES, [source, from_, to], example_labels=[text for text, *_ in _EXAMPLES])
-        status = self._html("status", value=message("Type a sentence and press Translate."))
-        state = gr.State(None, time_to_live=3600)
-        with gr.Column(visible=False) as result:
-            views = self._result()
-        inputs = [source, model, from_, to, target, guide, recipe, candidates, seed, score_all]
-        outputs = [status, state, result, *views]
-        job = gr.on(
-            [run.click, source.submit], self._for_visitor(self.translate), inputs, outputs, concurrency_id="job"
-        )
-        cancel.click(self._cancelling(), None, status, cancels=[job], queue=False)
-        budget = views[0]
-        budget.release(self.change_budget, [state, budget], [status, *views[1:]], concurrency_id="job")
-
-    def _utilities(self) -> tuple[Component, Component]:
-        gr, offer = self.gr, self.workbench.offer
-        target = gr.Dropdown(offer.targets, value=offer.targets[0], label="Target utility")
-        guides = (*offer.guides, NO_GUIDE)
-        return target, gr.Dropdown(guides, value=guides[0], label="Distilled utility")
-
-    def _result(self) -> list[Component]:
-        """The components of the result, the budget's slider first."""
-        gr = self.gr
-        budget = gr.Slider(
-            0.5,
-            64,
-            1,
-            step=0.5,
-            label="Budget: target scores per candidate",
-            info="Decides again from the scores that are there.",
-            elem_id="budget",
-        )
-        with gr.Tab("Choice"):
-            compared = self._html("comparison")
-        with gr.Tab("Candidates"):
-            table = self._html("candidates", js_on_load=_read("table.js"))
-        with gr.Tab("Matrix"):
-            matrix = self._html("matrix", value={}, html_template=_read("heatmap.html"), js_on_load=_read("heatmap.js"))
-        with gr.Tab("Cost"):
-            cost = self._html("cost")
-        with gr.Tab("Rounds"):
-            rounds = self._html("rounds")
-        return [budget, compared, table, matrix, cost, rounds]
+                    for name, label in (("source_language", "From"), ("target_language", "To")):
+                        choose(name, label, _named(self.languages), visible=bool(self.languages))
+                with gr.Row():
+                    choose("recipe", "Recipe", RECIPES)
+                    form["candidates"] = gr.Slider(2, limits.candidates, start.candidates, step=1, label="Samples")
+        with gr.Accordion("Model, metrics and decoder", open=False):
+            with gr.Row():
+                choose("model", "Model", offer.models)
+                choose("target", "Metric that decides (target)", offer.targets)
+                choose("guide", "Cheaper metric that guides (distilled)", (*offer.guides, NO_GUIDE))
+            with gr.Row():
+                choose("decoder", "Decoder", (OF_THE_RECIPE, *offer.decoders))
+                form["seed"] = gr.Number(start.seed, label="Seed", precision=0, minimum=0)
+            label = "Score all pairs too: full MBR, true quality, other budgets"
+            form["score_all"] = gr.Checkbox(start.score_all, label=label)
+        if set(_LANGUAGES) <= set(self.languages):
+            filled = [form[name] for name in ("source", "source_language", "target_language")]
+            gr.Examples(_EXAMPLES, filled, example_labels=[text for text, *_ in _EXAMPLES])
+        return form
 
     def _html(self, name: str, **options: object) -> Component:
         """HTML that the page's own style sheet covers."""
         settings = {"value": "", "js_on_load": None, **options}
         return self.gr.HTML(elem_id=name, apply_default_css=False, **settings)
 
-    def _shown(self, analysis: Analysis) -> Updates:
-        """Values of all components of the result but the slider."""
-        return [
-            comparison(analysis),
-            candidates_table(analysis),
-            heat_map(analysis),
-            costs(analysis),
-            rounds_picture(analysis),
-        ]
+    def switch(self, mode: str, model: str) -> Updates:
+        """Show what drawing from this model needs, or what pasting needs."""
+        draws, update = mode == DRAW, self.gr.update
+        known = self.workbench.languages(model) if model in self.workbench.offer.models else []
+        languages: Updates = [update(visible=False, value=None)] * 2
+        if draws and known:
+            languages = [update(choices=_named(known), value=value, visible=True) for value in known[:2]]
+        button = "Translate" if draws else "Choose"
+        return [update(visible=not draws), *[update(visible=draws)] * 2, button, *languages]
 
-    def translate(self, visitor: str, source: str, *settings: Any) -> Iterator[Updates]:
+    def run(self, visitor: str, *values: Any) -> Iterator[Updates]:
         """Run the form; every step of progress is one update of the status line."""
-        gr = self.gr
-        unchanged = [gr.skip()] * 8
-        form = Form(source, *settings)
+        form, unchanged = Form(*values), [self.gr.skip()] * (3 + len(_VIEWS))
         event = self.jobs.start(visitor)
         try:
-            for line, analysis in finished(self.workbench.analyse(form, event.is_set)):
-                if analysis is None:
-                    yield [message(f"{line} …"), *unchanged]
-                    continue
-                scores = self._slider(analysis)
-                said = message(f"{line}: {analysis.decision.summary()}")
-                yield [said, analysis, gr.update(visible=True), scores, *self._shown(analysis)]
+            analysis = self._opening if form == self.start else None
+            steps = self.workbench.analyse(form, event.is_set)
+            while analysis is None:
+                try:
+                    yield [message(f"{next(steps)} …"), *unchanged]
+                except StopIteration as stop:
+                    analysis = stop.value
+            if form == self.start:
+                self._opening = analysis
+            budgeted = bool(analysis.full) and "budget" in decoder_fields(analysis.recipe)
+            most, spent = len(analysis.candidates), analysis.decision.calls[analysis.target.name]
+            scores = min(max(round(2 * spent / analysis.candidates.total) / 2, 0.5), most)
+            slider = self.gr.update(value=scores, maximum=most, visible=budgeted)
+            yield [message(headline(analysis)), analysis, self.gr.update(visible=True), slider, *shown(analysis)]
         except Exception as error:
-            yield [explain(error), *unchanged]
+            yield [message(error), *unchanged]
         finally:
             self.jobs.end(visitor, event)
 
-    def _slider(self, analysis: Analysis) -> object:
-        """The slider at what was spent, up to what scores all pairs."""
-        if scores_per_row(analysis.recipe) is None or analysis.truth is None:
-            return self.gr.update(interactive=False)
-        spent = analysis.decision.calls[analysis.target.name] / analysis.candidates.total
-        most = len(analysis.candidates)
-        return self.gr.update(value=min(max(round(2 * spent) / 2, 0.5), most), maximum=most, interactive=True)
-
-    def change_budget(self, analysis: Analysis | None, scores: float) -> Updates:
-        """Decide again."""
+    def change_budget(self, analysis: Analysis, scores: float) -> Updates:
+        """Decide again at another budget."""
         try:
-            if analysis is None:
-                raise ValueError("translate a sentence first")
             again = decide_again(analysis, scores)
         except Exception as error:
-            return [explain(error), *[self.gr.skip()] * 5]
-        return [message(f"decided again: {again.decision.summary()}"), *self._shown(again)]
+            return [message(error), *[self.gr.skip()] * len(_VIEWS)]
+        return [message(headline(again)), *shown(again)]
 
-    def cancel(self, visitor: str) -> str:
+    def cancel(self, visitor: str) -> Iterator[str]:
         """End the visitor's job."""
-        found = self.jobs.cancel(visitor)
-        return message("cancelled" if found else "nothing to cancel")
+        yield message("cancelled" if self.jobs.cancel(visitor) else "nothing to cancel")
 
-    def _for_visitor(self, job: Callable[..., Iterator[Updates]]) -> Callable[..., Iterator[Updates]]:
+    def leave(self, visitor: str) -> Iterator[None]:
+        """End the job of a visitor who has closed the page."""
+        self.jobs.cancel(visitor)
+        yield
+
+    def _for_visitor(self, job: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         """The job as gradio calls it: with its request, which it recognises by the annotation."""
 
-        def run(request: Request, *values: object) -> Iterator[Updates]:
+        def run(request: Request, *values: object) -> Iterator[Any]:
             yield from job(str(request.session_hash), *values)
 
         run.__annotations__ = {"request": self.gr.Request}
         return run
-
-    def _cancelling(self) -> Callable[[Request], str]:
-        def cancel(request: Request) -> str:
-            return self.cancel(str(request.session_hash))
-
-        cancel.__annotations__ = {"request": self.gr.Request}
-        return cancel
-
-    def _rerank_tab(self) -> None:
-        gr = self.gr
-        gr.Markdown(_UPLOAD_HELP)
-        with gr.Row():
-            file = gr.File(label="Candidates (JSONL)", file_types=[".jsonl", ".json", ".txt"], elem_id="upload")
-            with gr.Column():
-                target, guide = self._utilities()
-                recipe = gr.Dropdown(RECIPES, value="auto", label="Recipe")
-        with gr.Row():
-            run = gr.Button("Rerank", variant="primary", elem_id="rerank")
-            cancel = gr.Button("Cancel")
-        status = self._html("rerank-status")
-        table = self._html("reranked", js_on_load=_read("table.js"))
-        download = gr.File(label="Result (JSONL)", interactive=False, elem_id="download")
-        outputs = [status, table, download]
-        job = run.click(self._for_visitor(self.rerank), [file, target, guide, recipe], outputs, concurrency_id="job")
-        cancel.click(self._cancelling(), None, status, cancels=[job], queue=False)
-
-    def rerank(self, visitor: str, file: str | None, target: str, guide: str, recipe: str) -> Iterator[Updates]:
-        """Rerank the uploaded file."""
-        unchanged = [self.gr.skip()] * 2
-        event: threading.Event = self.jobs.start(visitor)
-        try:
-            if file is None:
-                raise ValueError("upload a file first")
-            steps = rerank_file(self.workbench, file, target, guide, recipe, event.is_set)
-            for line, result in finished(steps):
-                if result is None:
-                    yield [message(f"{line} …"), *unchanged]
-                else:
-                    table = sortable(HEADERS, result.rows)
-                    yield [message(f"done: {len(result.rows)} lines"), table, str(result.file)]
-        except Exception as error:
-            yield [explain(error), *unchanged]
-        finally:
-            self.jobs.end(visitor, event)
 
 
 def _read(name: str) -> str:
@@ -286,7 +247,7 @@ def launch(
     browser: bool = False,
     wait: bool = True,
 ) -> Blocks:
-    """Serve the page; with wait=False the running gradio Blocks, whose `close()` ends it."""
+    """Serve the page; with wait=False return the running gradio Blocks, whose `close()` ends it."""
     page = Page(Workbench(offer, limits))
     blocks = page.build()
     blocks.launch(
@@ -296,7 +257,7 @@ def launch(
         share=False,
         quiet=True,
         prevent_thread_lock=True,
-        max_file_size=f"{page.workbench.limits.file_megabytes}mb",
+        max_file_size=1,
         css=_read("page.css"),
         theme=page.gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
         footer_links=[],
