@@ -16,7 +16,7 @@ from ..preferences import COLUMNS, Preferences
 from ._options import add_key_values
 
 if TYPE_CHECKING:
-    from ..runs.job import Result
+    from ..runs.formats import Result
 
 
 def add_preference_arguments(output: argparse._ArgumentGroup) -> None:

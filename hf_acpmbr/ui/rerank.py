@@ -12,8 +12,8 @@ from pathlib import Path
 from ..files import write_atomically
 from ..mbr import ACPMBR
 from ..runs.candidate_lists import CandidateList, candidate_input
+from ..runs.formats import OUTPUT_FIELDS, Result, output_line
 from ..runs.inputs import Record
-from ..runs.job import OUTPUT_FIELDS, Result, output_line
 from .settings import NO_GUIDE, Limits, check_method
 from .views import Cell
 from .workbench import Cancelled, Workbench
