@@ -60,7 +60,7 @@ quality: $(STAMP) ## ruff, mypy --strict on the package, and the import rules
 	$(BIN)/python -m pytest -q tests/test_imports.py
 
 eval-smoke: $(STAMP) ## the paper's experiment on the embedded models, small and real
-	ACCELERATE_USE_CPU=true OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2 evaluation/run_wmt.py --config embedded --data $(if $(ACPMBR_DATA),tatoeba,builtin) --processes 2 --output runs/embedded
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2 evaluation/run_wmt.py --config embedded --data $(if $(ACPMBR_DATA),tatoeba,builtin) --processes 2 --output runs/embedded
 	$(BIN)/python -m evaluation.report runs/embedded
 
 format: $(STAMP) ## let ruff fix what it can

@@ -13,7 +13,8 @@ from ..runs.inputs import Record
 from ._options import add_key_values
 
 if TYPE_CHECKING:
-    from ..runs.job import Job, Result
+    from ..runs.formats import Result
+    from ..runs.job import Job
 
 Item = TypeVar("Item")
 ROW = "row"  # the place of a pair's source in the input, from 0

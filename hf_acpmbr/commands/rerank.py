@@ -14,8 +14,9 @@ from ..decoding import Decision
 from ..files import write_atomically
 from ..keywords import KEYWORDS
 from ..runs.candidate_lists import FORMATS, CandidateList, candidate_input
+from ..runs.formats import OUTPUT_FIELDS, Result
 from ..runs.inputs import Input, Record
-from ..runs.job import OUTPUT_FIELDS, Job, Result, check_arguments, run_job
+from ..runs.job import Job, check_arguments, run_job
 from ._mbr import add_mbr_arguments, build_mbr
 from ._pairs import with_pairs
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from ..mapping import decide_texts
 from ..models import hide_loading_bars
 from ..prompting import Prompting
+from ..runs.formats import Result
 from ..runs.inputs import Record, source_input
-from ..runs.job import Job, Result, check_arguments, run_job
+from ..runs.job import Job, check_arguments, run_job
 from ..signature import model_signature
 from ._mbr import add_mbr_arguments, build_mbr
 from ._options import add_key_values

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ..commands._pairs import check_preferences
-from ..decoding import Decision
 from ..mbr import ACPMBR
 from ..version import __version__
+from .formats import Result, output_lines, write_parquet
 from .inputs import Input, Record
-from .output import OutputFile, Stream, is_stream, kept, progress, write_parquet
+from .output import OutputFile, Stream, is_stream, kept, progress
 from .shards import Share
 
 Item = TypeVar("Item")
@@ -37,24 +37,6 @@ _PASSING = (*_HOW, *_BY_CONTENT, *_IN_THE_RECIPE)
 # ones, since every shard is two files; but at most 64 batches.
 _SHARDS = 1000
 _MOST = 64
-OUTPUT_FIELDS = ("text", "expected", "nbest", "unique", "drawn", "calls", "status", "signature")
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What one record gives.
-
-    Args:
-        decision: None for a blank source.
-        fields: what else its JSON has.
-        prompt: what was asked; None if unknown.
-        pairs: for --format preferences.
-    """
-
-    decision: Decision | None
-    fields: Mapping[str, object]
-    prompt: str | None = None
-    pairs: Sequence[Mapping[str, object]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +161,7 @@ class _FileRun(Generic[Item]):
         if share.index and not share.of_all(self.count):
             return  # more processes than shards
         output.finished(self.about)  # before a model is loaded for nothing
-        if share.local is not None:
+        if share.local is not None and getattr(args, "device", None) != "cpu":
             share.take_device()
         job = prepare()
         self.about |= job.about()
@@ -220,7 +202,8 @@ class _FileRun(Generic[Item]):
             raise
 
     def _batches(self, shards: list[int]) -> Iterator[list[Record[Item]]]:
-        wanted = set(shards)
+        if not (wanted := set(shards)):
+            return
         try:
             yield from self.source.batches(self.batch_size, lambda position: position // self.size in wanted)
         except ValueError as error:  # there was no mistake before
@@ -258,49 +241,6 @@ def decided(
                 raise ValueError(f"{error} (at {record.where})") from error
             lines += output_lines(args, results)
         raise  # only together
-
-
-def output_lines(args: argparse.Namespace, results: Sequence[Result]) -> list[str]:
-    """Return the lines of a batch: one per result, or one per pair of a preferred and a rejected text."""
-    if args.format == "preferences":
-        return [json.dumps(pair) for result in results for pair in result.pairs]
-    return [output_line(args, result) for result in results]
-
-
-def output_line(args: argparse.Namespace, result: Result) -> str:
-    """The chosen text, or everything as JSON; nothing that differs from run to run, such as seconds."""
-    decision = result.decision
-    if args.format == "text":
-        return "" if decision is None else decision.text
-    record = dict(result.fields)
-    if decision is None:
-        record |= dict(zip(OUTPUT_FIELDS, ("", None, [], 0, 0, {}, "blank", None), strict=True))
-        return _json(record)
-    ranked = decision.nbest(args.nbest)
-    record |= {
-        "text": decision.text,
-        "expected": float(decision.expected[decision.index]),
-        "nbest": [{"text": entry.text, "expected": entry.expected, "count": entry.count} for entry in ranked],
-        "unique": len(decision.candidates),
-        "drawn": decision.candidates.total,
-        "calls": dict(decision.calls),
-        "status": decision.status,
-        "signature": decision.signature,
-    }
-    return _json(record)
-
-
-def _json(record: Mapping[str, object]) -> str:
-    line = json.dumps(record, ensure_ascii=False)
-    return line if _is_text(line) else json.dumps(record)  # half of a surrogate pair stays an escape
-
-
-def _is_text(line: str) -> bool:
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class Summary:

@@ -12,13 +12,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from ..files import lock_file, write_atomically
-from .inputs import ROWS_AT_ONCE
+from .formats import encoded_line
 from .shards import Note, Shards, Share, differing, digest, sha256_of
 
 if TYPE_CHECKING:
@@ -316,41 +315,6 @@ def progress(total: int | None, done: int, quiet: bool, *, in_logs: bool = False
     off = True if quiet else False if in_logs else None
     rarely = 0.1 if sys.stderr.isatty() else 15.0
     return tqdm(total=total, initial=done, unit="line", file=sys.stderr, disable=off, mininterval=rarely)
-
-
-def encoded_line(text: str) -> bytes:
-    """A text as one line of a file."""
-    return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace") + b"\n"
-
-
-def write_parquet(lines: Path, target: Path) -> None:
-    """JSON lines of results as a parquet file, some thousand rows at a time; `calls` is a map from utility to count."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    text, number, count = pa.string(), pa.float64(), pa.int64()
-    ranked = pa.list_(pa.struct({"text": text, "expected": number, "count": count}))
-    own = {"text": text, "expected": number, "nbest": ranked, "unique": count, "drawn": count}
-    own |= {"calls": pa.map_(text, count), "status": text, "signature": text}
-    schema: pa.Schema | None = None
-    with lines.open(encoding="utf-8") as file, ExitStack() as opened:
-        while rows := [json.loads(line) for line in islice(file, ROWS_AT_ONCE)]:
-            for row in rows:
-                row["calls"] = list(row["calls"].items())
-            names = dict.fromkeys(name for row in rows for name in row)
-            if schema is None:
-                others = [{name: row.get(name) for name in names if name not in own} for row in rows]
-                found = pa.Table.from_pylist(others).schema
-                schema = pa.schema({name: own[name] if name in own else found.field(name).type for name in names})
-                writer = opened.enter_context(pq.ParquetWriter(target, schema, compression="zstd"))
-            if more := names.keys() - set(schema.names):
-                raise ValueError(
-                    f"the field {min(more)!r} is not in the first {ROWS_AT_ONCE} rows, and a table has the same "
-                    "columns in all: use --format jsonl"
-                )
-            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-        if schema is None:
-            pq.write_table(pa.schema(own).empty_table(), target)
 
 
 def _lines_are(count: int) -> str:

@@ -89,7 +89,8 @@ class Share:
             return "cuda"
         if self.local >= (gpus := torch.cuda.device_count()):
             raise ValueError(
-                f"process {self.local} of this machine has no GPU, there are {gpus}: start at most one process per GPU"
+                f"process {self.local} of this machine has no GPU, there are {gpus}: start at most one per GPU, "
+                "or hide the GPUs (CUDA_VISIBLE_DEVICES=)"
             )
         torch.cuda.set_device(self.local)
         return f"cuda:{self.local}"
@@ -160,8 +161,6 @@ class Shards:
         """The note of a shard; None where it is absent or unreadable."""
         try:
             values = json.loads(self.note_path(shard).read_text(encoding="utf-8"))
-            if isinstance(values["settings"], str):  # of an earlier version: made with something else, but not absent
-                values["settings"] = {"version of this program": values["settings"]}
             note = Note(**values)
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_acpmbr.cli import main
+from hf_acpmbr.runs.formats import write_parquet
 from hf_acpmbr.runs.inputs import ParquetRows, source_input
-from hf_acpmbr.runs.output import write_parquet
 
 TEXTS = ["It is raining.", "", "Grüße"]
 
@@ -87,7 +87,7 @@ def test_rerank_of_a_table_into_a_table_has_the_rows_of_json_lines(
 def test_a_table_of_unlike_rows_is_refused_instead_of_losing_a_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_acpmbr.runs.output.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("hf_acpmbr.runs.formats.ROWS_AT_ONCE", 1)
     (tmp_path / "lines").write_text('{"text": "a", "calls": {}}\n{"text": "b", "calls": {}, "id": 1}\n')
     with pytest.raises(ValueError, match="the field 'id' is not in the first 1 rows"):
         write_parquet(tmp_path / "lines", tmp_path / "table")

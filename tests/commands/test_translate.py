@@ -17,7 +17,7 @@ import pytest
 
 from hf_acpmbr.cli import main
 from hf_acpmbr.embedded import TRANSLATOR
-from hf_acpmbr.runs.job import OUTPUT_FIELDS
+from hf_acpmbr.runs.formats import OUTPUT_FIELDS
 from tests.models import tiny_model, tiny_pair
 
 LINES = ["the cat sat on the mat", "a dog ran", "we see the sun", "the red dog", "a mat", "a red cat", "the sun"]

@@ -67,6 +67,31 @@ def test_the_default_is_the_embedded_translator(
     assert "Where is the station? → W" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("program", ["slurm_array.sh", "hf_jobs.py"])
+def test_parts_on_a_cluster_give_the_lines_of_one_process(
+    program: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """What SLURM and the Hub start, one after the other; one part comes twice, as after a failure."""
+    (tmp_path / "en.txt").write_text("a dog ran\nthe cat sat\nthe sun\n", encoding="utf-8")
+    model = ["--model", str(folders["m2m100"]), "--batch-size", "1", "--quiet", *SMALL]
+    files = ["--input", "en.txt", "--output"]
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": programs, "PYTHONPATH": str(EXAMPLES.parent), "SHARES": "2"}
+
+    def start(*command: str, part: int = 0) -> None:
+        task = {**environment, "SLURM_ARRAY_TASK_ID": str(part)}
+        subprocess.run([*command, *model], cwd=tmp_path, env=task, check=True, timeout=300)
+
+    start(sys.executable, "-m", "hf_acpmbr", "translate", *files, "one.txt")
+    for part in (0, 0, 1):
+        assert not (tmp_path / "de.txt").exists()
+        if program == "slurm_array.sh":
+            start(str(EXAMPLES / program), "translate", part=part)
+        else:
+            start(sys.executable, str(EXAMPLES / program), *files, "de.txt", "--shard", f"{part}/2")
+    assert (tmp_path / "de.txt").read_bytes() == (tmp_path / "one.txt").read_bytes()
+
+
 def test_rerank_strings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("rerank_strings.py", monkeypatch=monkeypatch, cwd=tmp_path)
     assert "Die Katze schläft auf dem Sofa." in capsys.readouterr().out

@@ -1,0 +1,22 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["hf-acpmbr"]
+# ///
+"""A file by jobs on the Hub, which need nothing of each other but a bucket that all of them see.
+
+for i in 0 1 2 3; do
+    hf jobs uv run --detach --flavor l4x1 --volume hf://buckets/ME/mbr:/data examples/hf_jobs.py --shard $i/4 \
+        --input /data/en.txt --output /data/de.txt
+done
+
+Each makes its shards; the one that makes the last writes the output. A job that failed is started again with the same
+line. All options of `acpmbr translate` can follow. `uv run examples/hf_jobs.py --help` lists them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from hf_acpmbr.cli import main
+
+sys.exit(main(["translate", "--resume", *sys.argv[1:]]))
