@@ -63,7 +63,7 @@ ASSETS = {
     "matrices": Asset(
         "matrices/*.npz",
         "score matrices over the unique samples of one source: target, distilled, weak, and counts",
-        "any two utilities give them, see hf_acpmbr.utilities and `evaluation.benchmarks.measures.full_matrix`",
+        "any two utilities give them, see hf_acpmbr.scoring and `evaluation.benchmarks.measures.full_matrix`",
     ),
     "pools_fr-en": Asset(
         "pools_fr-en/*.npz",

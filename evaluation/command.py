@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from hf_acpmbr.cli import Parser, exit_code
+from hf_acpmbr.cli.main import Parser, exit_code
 
 __all__ = ["Parser", "add_debug", "exit_code", "run_command"]
 

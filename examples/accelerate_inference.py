@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.models import load_model
+from hf_acpmbr.generation.models import load_model
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator, en→de")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.models import load_model
+from hf_acpmbr.generation.models import load_model
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", required=True, help="hub id or folder of a chat model")

@@ -17,6 +17,6 @@ from __future__ import annotations
 
 import sys
 
-from hf_acpmbr.cli import main
+from hf_acpmbr.cli.main import main
 
 sys.exit(main(["translate", "--resume", *sys.argv[1:]]))

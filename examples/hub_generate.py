@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hf_acpmbr.models import load_model
+from hf_acpmbr.generation.models import load_model
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="embedded", help="hub id or folder; default: the embedded translator, en→de")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.utilities.judge import LLMJudge
+from hf_acpmbr.metrics.judge import LLMJudge
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--judge", required=True, help="hub id or folder of a causal model")

@@ -15,8 +15,8 @@ import copy
 import torch
 
 from hf_acpmbr import ACPMBR, Candidates
-from hf_acpmbr.mapping import decide_texts
-from hf_acpmbr.models import load_model
+from hf_acpmbr.generation.corpus import decide_texts
+from hf_acpmbr.generation.models import load_model
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", action="append", help="hub id or folder; repeatable")

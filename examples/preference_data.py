@@ -18,9 +18,9 @@ from typing import Any
 from datasets import Dataset
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.mapping import decide_texts
-from hf_acpmbr.models import load_model
-from hf_acpmbr.preferences import distillation_rows
+from hf_acpmbr.generation.corpus import decide_texts
+from hf_acpmbr.generation.models import load_model
+from hf_acpmbr.generation.preferences import distillation_rows
 
 SOURCES = [
     "Good morning!",

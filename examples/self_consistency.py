@@ -23,7 +23,7 @@ import torch
 import transformers
 
 from hf_acpmbr import ACPMBR, Candidates, as_utility
-from hf_acpmbr.mapping import decide_texts
+from hf_acpmbr.generation.corpus import decide_texts
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--steps", type=int, default=250, help="training steps of the tiny model")

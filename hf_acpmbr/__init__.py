@@ -4,7 +4,7 @@ from .candidates import Candidates
 from .decoding import Decision
 from .mbr import ACPMBR
 from .recipe import Recipe
-from .utilities import as_utility, available_utilities, load_utility
+from .scoring import as_utility, available_utilities, load_utility
 from .version import __version__
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .config import Configured, number, optional, setting
 
 if TYPE_CHECKING:
-    from .foreign import JSON
+    from .types import JSON
 
 # N = M in the paper's experiments; its reduction rates mean these many scores per row.
 PAPER_SAMPLES = 1024

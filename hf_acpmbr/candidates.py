@@ -17,7 +17,7 @@ from .config import integer
 from .engines import Detokenizer, Drawn, read_ctranslate2, read_generate, read_openai, read_vllm
 
 if TYPE_CHECKING:
-    from .foreign import Tokenizer
+    from .types import Tokenizer
 
 G = TypeVar("G", np.int64, np.float64)
 IntArray = npt.NDArray[np.int64]

@@ -24,7 +24,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from .foreign import JSON
+    from .types import JSON
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Stage")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 if TYPE_CHECKING:
     import torch
 
-    from .foreign import Tokenizer
+    from .types import Tokenizer
 
 T = TypeVar("T")
 

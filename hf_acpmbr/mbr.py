@@ -7,25 +7,25 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .caller import Caller, CheckedSignature, check_conflicts, check_output
 from .candidates import Candidates
 from .config import integer, optional
 from .decision import Decision
 from .decoding import Texts
-from .inputs import read_request, source_texts, with_stop_strings
-from .mapping import MapFunction
+from .generation.corpus import MapFunction
+from .generation.fingerprint import generation_signature, model_signature
+from .generation.guard import Caller, CheckedSignature, check_conflicts, check_output
+from .generation.request import read_request, source_texts, with_stop_strings
 from .recipe import Recipe, utility_specs
 from .sampling import Request, Samples
 from .sampling.base import Sampler
-from .signature import generation_signature, model_signature
-from .utilities import Utility, UtilityLike, decide_together
+from .scoring import Utility, UtilityLike, decide_together
 
 if TYPE_CHECKING:
     import torch
     from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-    from .foreign import GenerativeModel, Tokenizer
-    from .output import MBROutput
+    from .generation.output import MBROutput
+    from .types import GenerativeModel, Tokenizer
 
 
 class ACPMBR:
@@ -104,7 +104,7 @@ class ACPMBR:
             (S·k, length) token ids with k = num_return_sequences (which `generate` takes with do_sample=True only), or
             an MBROutput with return_dict_in_generate=True.
         """
-        from .output import stream
+        from .generation.output import stream
 
         caller = Caller.find()
         with caller.streaming():
@@ -131,7 +131,7 @@ class ACPMBR:
         references: Sequence[Texts] | None,
     ) -> MBROutput:
         """Draw, score, choose for every source of the request."""
-        from .output import assemble
+        from .generation.output import assemble
 
         used = [utility for utility in (self.target, *self.guides) if utility is not None]
         needed = any(utility.needs_source or utility.takes_source for utility in used)

@@ -16,7 +16,7 @@ from .files import write_atomically
 from .keywords import KEYWORDS, RENAMED, replaced, set_completer
 from .registry import DECODERS, SAMPLERS
 from .sampling.base import Sampler
-from .utilities import UtilityLike, UtilitySpec, distilled_partners
+from .scoring import UtilityLike, UtilitySpec, distilled_partners
 
 RECIPE_NAME = "mbr_recipe.json"
 

@@ -1,4 +1,4 @@
-"""The stages by name: one line per variant. Utilities have their own table (`utilities/load.py`)."""
+"""The stages by name: one line per variant. Utilities have their own table (`scoring/load.py`)."""
 
 from __future__ import annotations
 

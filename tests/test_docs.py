@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from hf_acpmbr.cli import COMMANDS
+from hf_acpmbr.cli.main import COMMANDS
 from hf_acpmbr.embedded import TRANSLATOR
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +52,7 @@ def around() -> dict[str, Any]:
     if not (TRANSLATOR / "config.json").is_file():
         pytest.skip("the embedded translator is not there")
     from hf_acpmbr import ACPMBR
-    from hf_acpmbr.models import load_model
+    from hf_acpmbr.generation.models import load_model
 
     model, tokenizer, language = load_model("embedded", source_language="en", target_language="de")
     texts = ["the cat sat", "a cat sat", "dogs run"]
@@ -106,7 +106,7 @@ def test_every_command_line_parses(page: str, line: str) -> None:
     name, *arguments = shlex.split(line, comments=True)[1:]
     assert name in COMMANDS, f"{page}: {line}"
     parser = argparse.ArgumentParser(exit_on_error=False)
-    importlib.import_module(f"hf_acpmbr.commands.{name}").add_arguments(parser)
+    importlib.import_module(f"hf_acpmbr.cli.{name}").add_arguments(parser)
     parser.parse_args(arguments)
 
 

@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig, pipeline
 
 from hf_acpmbr import ACPMBR, Candidates
-from hf_acpmbr.prompting import encode
+from hf_acpmbr.generation.prompts import encode
 from tests.models import DECODER_ONLY, ENCODER_DECODER, EOS, PAD, tiny_pair
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "we see the sun"]

@@ -106,7 +106,7 @@ before = dict(os.environ), list(warnings.filters), logging.getLogger().handlers[
 import torch
 filters = list(warnings.filters)
 import hf_acpmbr
-import hf_acpmbr.cli
+import hf_acpmbr.cli.main
 loaded = [name for name in ("transformers", "evaluate", "datasets", "matplotlib", "sacrebleu") if name in sys.modules]
 same = dict(os.environ) == before[0] and filters == list(warnings.filters)
 print(json.dumps([loaded, same and logging.getLogger().handlers == before[2]]))

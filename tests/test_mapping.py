@@ -18,8 +18,8 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerFast
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.mapping import MapFunction
-from hf_acpmbr.models import load_model
+from hf_acpmbr.generation.corpus import MapFunction
+from hf_acpmbr.generation.models import load_model
 from tests.models import tiny_pair
 
 ROOT = Path(__file__).resolve().parents[1]

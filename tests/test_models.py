@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 
 from hf_acpmbr.embedded import TRANSLATOR
-from hf_acpmbr.models import known_languages, load_model, set_languages
+from hf_acpmbr.generation.models import known_languages, load_model, set_languages
 from tests.models import tiny_pair
 
 needs_translator = pytest.mark.skipif(

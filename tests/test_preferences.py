@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset
 
 from hf_acpmbr import ACPMBR, Candidates, Decision
-from hf_acpmbr.preferences import Preferences, Scored, distillation_rows, near_duplicates, score_text
+from hf_acpmbr.generation.preferences import Preferences, Scored, distillation_rows, near_duplicates, score_text
 from tests.models import tiny_pair
 
 WORDS = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot"]

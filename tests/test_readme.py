@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from hf_acpmbr.cli import COMMANDS
+from hf_acpmbr.cli.main import COMMANDS
 from hf_acpmbr.embedded import TRANSLATOR
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +53,7 @@ def test_every_command_line_parses(line: str) -> None:
     name, *arguments = shlex.split(line)[1:]
     assert name in COMMANDS
     parser = argparse.ArgumentParser(exit_on_error=False)
-    importlib.import_module(f"hf_acpmbr.commands.{name}").add_arguments(parser)
+    importlib.import_module(f"hf_acpmbr.cli.{name}").add_arguments(parser)
     parser.parse_args(arguments)
 
 

@@ -17,7 +17,7 @@ from hf_acpmbr.decoding import HalvingMBR
 from hf_acpmbr.keywords import KEYWORDS
 from hf_acpmbr.recipe import NAMED
 from hf_acpmbr.registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
-from hf_acpmbr.utilities import UtilitySpec
+from hf_acpmbr.scoring import UtilitySpec
 
 POOL = ["the cat sat", "a cat sat", "the cat sat", "the cat sat down", "dogs run fast", "the cats sat", "a dog sat"]
 # A value other than the default for every keyword.

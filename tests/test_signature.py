@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_acpmbr import ACPMBR, Recipe
-from hf_acpmbr.signature import model_signature
+from hf_acpmbr.generation.fingerprint import model_signature
 
 from .models import tiny_model, tiny_pair
 from .test_generate import generate

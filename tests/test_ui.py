@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.commands import ui as command
+from hf_acpmbr.cli.main import ui as command
 from hf_acpmbr.differences import highlighted
 from hf_acpmbr.ui.analysis import Analysis, Workbench, decide_again, with_budget
 from hf_acpmbr.ui.session import OPENING, PASTE, Cancelled, Form, Jobs, Limits, Offer
@@ -56,7 +56,7 @@ def analysis(workbench: Workbench) -> Analysis:
 
 
 def test_the_page_shows_what_generate_gives(analysis: Analysis, workbench: Workbench) -> None:
-    from hf_acpmbr.models import load_model
+    from hf_acpmbr.generation.models import load_model
 
     model, tokenizer, language = load_model("embedded", source_language="en", target_language="de")
     mbr = ACPMBR(tokenizer, target="embedded", distilled="embedded-d1", recipe="fast", num_candidates=20)

@@ -34,7 +34,7 @@ from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
 from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import DECODERS, PMBR, AgreementPMBR, Decoder
-from hf_acpmbr.utilities import MatrixUtility, Utility
+from hf_acpmbr.scoring import MatrixUtility, Utility
 
 SENTENCES = [
     "The old man was sitting on a bench in the park.",

@@ -20,8 +20,8 @@ from evaluation.benchmarks.measures import Floats, full_matrix, regret, squared_
 from hf_acpmbr import ACPMBR, Candidates, load_utility
 from hf_acpmbr.completion.observation import Uniform
 from hf_acpmbr.files import write_atomically
+from hf_acpmbr.generation.models import load_model
 from hf_acpmbr.matrix import ObservedScores
-from hf_acpmbr.models import load_model
 
 # Shares of quality, difficulty, clusters and noise in the made-up matrices.
 SHARES = ((8, 4, 5, 3), (3, 6, 8, 4), (5, 5, 2, 7))

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from hf_acpmbr.foreign import GenerativeModel
 from hf_acpmbr.matrix import Pairs
-from hf_acpmbr.utilities import Utility
+from hf_acpmbr.scoring import Utility
+from hf_acpmbr.types import GenerativeModel
 
 Floats = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.floating]

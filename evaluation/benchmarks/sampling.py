@@ -30,8 +30,8 @@ from transformers import (
 )
 
 from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
-from hf_acpmbr.foreign import GenerativeModel
 from hf_acpmbr.sampling import SAMPLERS, Request, Samples, Truncation, source_key
+from hf_acpmbr.types import GenerativeModel
 
 SENTENCES = [
     "Tom is reading a book.",

@@ -30,9 +30,9 @@ from evaluation.assets import DATA_HELP, find, read_lines
 from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix
 from evaluation.training.utility_network import Size, build_network, export
 from evaluation.wmt.data import load_wmt
-from hf_acpmbr.foreign import Tokenizer
-from hf_acpmbr.utilities import load_utility
-from hf_acpmbr.utilities.bleurt import BLEURT
+from hf_acpmbr.metrics.bleurt import BLEURT
+from hf_acpmbr.scoring import load_utility
+from hf_acpmbr.types import Tokenizer
 
 D12, VOCABULARY = Size(12, 1024, 4096, 16, 64), 250300  # 167M parameters in all, as published
 BARS = {"bleurt": 2.0, "bertscore": 20.0, "strings": 10.0}

@@ -41,7 +41,7 @@ from hf_acpmbr.decoding import (
     PruningMBR,
     RoundsMBR,
 )
-from hf_acpmbr.utilities import MatrixUtility
+from hf_acpmbr.scoring import MatrixUtility
 
 Measured = dict[str, float]
 Results = dict[str, Measured]

@@ -16,9 +16,9 @@ import torch
 
 from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.mapping import decide_texts
-from hf_acpmbr.models import load_model
-from hf_acpmbr.utilities.network import NetworkUtility
+from hf_acpmbr.generation.corpus import decide_texts
+from hf_acpmbr.generation.models import load_model
+from hf_acpmbr.metrics.network import NetworkUtility
 
 LINES = (
     "The children are playing in the garden.",

@@ -22,9 +22,9 @@ from evaluation.benchmarks.measures import cpu_seconds
 from hf_acpmbr import Recipe
 from hf_acpmbr.decoding import Decision
 from hf_acpmbr.embedded import UTILITIES
-from hf_acpmbr.utilities import decide_together
-from hf_acpmbr.utilities.bleurt import BLEURT, BLEURTNetwork
-from hf_acpmbr.utilities.checkpoints import read_config
+from hf_acpmbr.metrics.bleurt import BLEURT, BLEURTNetwork
+from hf_acpmbr.scoring import decide_together
+from hf_acpmbr.scoring.checkpoints import read_config
 
 _OF_EACH = "batches | at least | full | pairs in each"
 HEADER = (

@@ -8,9 +8,9 @@ import torch
 
 from evaluation.training.trainer import length_batches
 from evaluation.training.translation import Model, Tokenizer, encode, mean_log_likelihoods, pad_rows
-from hf_acpmbr.signature import model_signature
-from hf_acpmbr.utilities import Statistics, Utility
-from hf_acpmbr.utilities.base import Kernel, TextTable
+from hf_acpmbr.generation.fingerprint import model_signature
+from hf_acpmbr.scoring import Statistics, Utility
+from hf_acpmbr.scoring.utility import Kernel, TextTable
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -30,8 +30,8 @@ from evaluation.benchmarks.decoders import COLOURS, MARKERS
 from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
 from evaluation.benchmarks.peers import ROOT, THREADS, Missing, peer_python
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.mapping import decide_texts
-from hf_acpmbr.models import load_model
+from hf_acpmbr.generation.corpus import decide_texts
+from hf_acpmbr.generation.models import load_model
 
 HEADER = (
     "| N | | generation, CPU s | scoring and choice, CPU s | whole job, CPU s | chrF calls | same choice |"

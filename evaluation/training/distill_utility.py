@@ -24,7 +24,7 @@ from evaluation.training.translation import load, sample_translations, tatoeba
 from evaluation.training.utility_network import POSITIONS, SIZES, build_network, export, fit
 from hf_acpmbr import load_utility
 from hf_acpmbr.embedded import TRANSLATOR, UTILITIES
-from hf_acpmbr.utilities import Utility
+from hf_acpmbr.scoring import Utility
 
 CANDIDATES = 16  # samples per source
 

@@ -26,7 +26,7 @@ from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
 
 from evaluation.training.rated_pairs import PairBatch, RatedPairs
 from evaluation.training.trainer import Trainer
-from hf_acpmbr.utilities.bleurt import BLEURTNetwork, bert_config, bleurt_network
+from hf_acpmbr.metrics.bleurt import BLEURTNetwork, bert_config, bleurt_network
 
 SIZE_SETTINGS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 OTHER_SETTINGS = ("hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "pad_token_id")

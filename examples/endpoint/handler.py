@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_acpmbr import ACPMBR, Recipe
-from hf_acpmbr.mapping import decide_texts
-from hf_acpmbr.models import load_model
+from hf_acpmbr.generation.corpus import decide_texts
+from hf_acpmbr.generation.models import load_model
 from hf_acpmbr.recipe import RECIPE_NAME
 
 MOST_TEXTS = 32

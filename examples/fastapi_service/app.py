@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.exceptions import HTTPException
 from translating import Translator
 
-from hf_acpmbr.models import load_model
+from hf_acpmbr.generation.models import load_model
 
 MOST_TEXTS, MOST_CHARACTERS, LONGEST_LIMIT = 16, 2000, 60.0
 Text = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]

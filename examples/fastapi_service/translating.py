@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from hf_acpmbr import ACPMBR, Candidates, Decision
-from hf_acpmbr.mapping import decide_texts
+from hf_acpmbr.generation.corpus import decide_texts
 
 SIZES = (8, 32, 128, 512)
 SAMPLING_SHARE = 0.5
@@ -21,7 +21,7 @@ class Translator:
     can: `time_limit` ends it within one round.
 
     Args:
-        model, tokenizer, generate: as `hf_acpmbr.models.load_model` gives them.
+        model, tokenizer, generate: as `hf_acpmbr.generation.models.load_model` gives them.
         target, distilled: the utilities, loaded once.
         sizes: numbers of candidates to choose from, rising.
     """

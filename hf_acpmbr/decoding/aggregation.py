@@ -10,7 +10,7 @@ import numpy as np
 from ..candidates import FloatArray
 from ..config import integer, setting
 from ..decision import Decision
-from ..utilities import Ask, Scorer
+from ..scoring import Ask, Scorer
 from .base import Decoder, Problem, Steps, best_first, gains, top
 from .draws import Draws
 

@@ -15,7 +15,7 @@ from ..candidates import Candidates, FloatArray, IntArray
 from ..config import Stage
 from ..decision import Decision, Signature, nested_signature
 from ..matrix import ObservedScores, Pairs
-from ..utilities import Ask, Asks, Meter, Scorer, Source, Utility, UtilityLike, as_utility, decide_together
+from ..scoring import Ask, Asks, Meter, Scorer, Source, Utility, UtilityLike, as_utility, decide_together
 
 D = TypeVar("D", bound="Decoder")
 T = TypeVar("T")

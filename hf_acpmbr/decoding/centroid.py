@@ -10,7 +10,7 @@ import numpy as np
 from ..candidates import FloatArray, IntArray
 from ..config import flag, integer, setting
 from ..decision import Decision
-from ..utilities import Ask
+from ..scoring import Ask
 from .aggregation import finite
 from .base import Decoder, Problem, Steps
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..candidates import FloatArray, IntArray
 from ..config import integer, optional, setting
 from ..decision import Decision
-from ..utilities import Ask, Scorer
+from ..scoring import Ask, Scorer
 from .base import Decoder, Need, Problem, Steps, gains, top
 from .draws import Draws
 

@@ -12,7 +12,7 @@ from ..candidates import FloatArray, IntArray
 from ..config import integer, number, optional, setting
 from ..decision import Decision
 from ..matrix import ObservedScores, Pairs
-from ..utilities import Ask, Utility, UtilitySpec
+from ..scoring import Ask, Utility, UtilitySpec
 from .base import Decoder, Problem, Steps, best_first, gains
 from .gain import Gain
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..decision import Decision
 from ..matrix import ObservedScores, Pairs
-from ..utilities import Scorer
+from ..scoring import Scorer
 from .base import Decoder, Need, Problem, Steps
 
 

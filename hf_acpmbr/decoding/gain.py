@@ -8,7 +8,7 @@ import numpy as np
 
 from ..candidates import FloatArray
 from ..matrix import ObservedScores
-from ..utilities import Utility
+from ..scoring import Utility
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from ..budget import Budget, Level
 from ..config import nested
 from ..decision import Decision
-from ..utilities import Ask
+from ..scoring import Ask
 from .base import Decoder, Problem, Steps, best_first, gains, top
 from .draws import Draws
 from .exact import exact

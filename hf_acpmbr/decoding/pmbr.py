@@ -35,7 +35,7 @@ class PMBR(Decoder):
     observation: Observation = nested(
         OBSERVATIONS.check,
         lambda: OBSERVATIONS.build("balanced"),
-        help="which pairs to score (`hf_acpmbr.observation`).",
+        help="which pairs to score (`hf_acpmbr.completion.observation`).",
     )
     budget: Budget = nested(Budget.check, lambda: Budget(scores_per_row=64), help="how many by the target.")
 

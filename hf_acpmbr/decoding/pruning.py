@@ -11,7 +11,7 @@ import numpy as np
 from ..candidates import FloatArray, IntArray
 from ..config import integer, number, setting, several
 from ..decision import Decision
-from ..utilities import Ask
+from ..scoring import Ask
 from .base import Decoder, Problem, Steps, best_first, gains
 from .draws import Draws
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..config import flag, integer, setting
 from ..decision import Decision
-from ..utilities import Ask, Scorer
+from ..scoring import Ask, Scorer
 from .base import Decoder, Need, Problem, Steps, gains, top
 
 

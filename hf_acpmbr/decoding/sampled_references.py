@@ -9,7 +9,7 @@ import numpy as np
 
 from ..config import integer, setting
 from ..decision import Decision
-from ..utilities import Ask
+from ..scoring import Ask
 from .base import Decoder, Problem, Steps
 from .draws import Draws
 from .exact import exact

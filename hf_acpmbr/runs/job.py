@@ -18,12 +18,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from ..commands._pairs import check_preferences
 from ..mbr import ACPMBR
 from ..version import __version__
 from .formats import Result, output_lines, write_parquet
 from .inputs import Input, Record
 from .output import OutputFile, Stream, is_stream, kept, progress
+from .pairs import check_preferences
 from .shards import Share
 
 Item = TypeVar("Item")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-    from ..foreign import GenerativeModel
+    from ..types import GenerativeModel
 
 T = TypeVar("T")
 BoolArray = npt.NDArray[np.bool_]

@@ -19,7 +19,7 @@ from .base import Request, divided, rows_of, without_rows
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-    from ..foreign import Outputs
+    from ..types import Outputs
 
 _CACHES = ("past_key_values", "cache_params")  # the second is what Mamba calls its state
 

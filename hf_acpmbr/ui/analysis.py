@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..candidates import Candidates
 from ..decoding import Decision
+from ..generation.models import EMBEDDED, EMBEDDED_LANGUAGES, known_languages, load_model, load_tokenizer, set_languages
+from ..generation.prompts import encode
 from ..mbr import ACPMBR
-from ..models import EMBEDDED, EMBEDDED_LANGUAGES, known_languages, load_model, load_tokenizer, set_languages
-from ..prompting import encode
 from ..recipe import Recipe
-from ..utilities import MatrixUtility, Utility, load_utility
+from ..scoring import MatrixUtility, Utility, load_utility
 from .session import DRAW, Form, Limits, Offer, interruptible
 
 if TYPE_CHECKING:
-    from ..models import LoadedModel
+    from ..generation.models import LoadedModel
 
 METHODS = {"rounds": "Rounds", "acpmbr": "AC-PMBR", "pmbr": "PMBR", "halving": "Halving"}
 _BEAMS = 5

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..models import EMBEDDED
+from ..generation.models import EMBEDDED
 from .analysis import Analysis, Workbench, decide_again, decoder_fields
 from .session import DRAW, NO_GUIDE, OF_THE_RECIPE, OPENING, PASTE, RECIPES, Cancelled, Form, Jobs, Limits, Offer
 from .views import candidates_table, comparison, costs, headline, heat_map, rounds_picture

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..candidates import FloatArray
 from ..differences import highlighted
-from ..utilities import Utility
+from ..scoring import Utility
 from .analysis import Analysis
 
 Cell: TypeAlias = "str | int | float | None"  # of a table; None if nothing is known

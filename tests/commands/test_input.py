@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_acpmbr.cli import main
+from hf_acpmbr.cli.main import main
 from hf_acpmbr.runs.inputs import Input, Lines, read_lines
 
 

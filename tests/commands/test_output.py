@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.cli import main
+from hf_acpmbr.cli.main import main
 from hf_acpmbr.runs.output import OutputFile, parts_of
 from hf_acpmbr.runs.shards import Share
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.cli import main
-from hf_acpmbr.preferences import Preferences
+from hf_acpmbr.cli.main import main
+from hf_acpmbr.generation.preferences import Preferences
 from hf_acpmbr.runs import job
 from tests.models import tiny_pair
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_acpmbr.cli import main
-from hf_acpmbr.commands.plan import choose, extrapolate
+from hf_acpmbr.cli.main import main
+from hf_acpmbr.cli.plan import choose, extrapolate
 
 SOURCES = ["It is raining.", "Where is the station?", "", "She reads an old book.", "Yes.", "Good morning!"]
 DRAWING = ["--num-candidates", "24", "--max-new-tokens", "12", "--batch-size", "2"]

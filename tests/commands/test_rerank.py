@@ -11,8 +11,8 @@ import pytest
 import sacrebleu
 
 from hf_acpmbr import ACPMBR, Recipe
-from hf_acpmbr.cli import main
-from tests.utilities.cases import write_script
+from hf_acpmbr.cli.main import main
+from tests.metrics.cases import write_script
 
 POOLS = [
     ["the cat sat", "the cat sat", "a cat sat down", "dogs"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from hf_acpmbr.cli import main
+from hf_acpmbr.cli.main import main
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_acpmbr.cli import main
+from hf_acpmbr.cli.main import main
 from hf_acpmbr.runs.job import Job
 from hf_acpmbr.runs.output import parts_of
 from hf_acpmbr.runs.shards import Shards, Share
@@ -131,7 +131,7 @@ def test_merge_by_hand_needs_no_model_and_names_what_is_missing(
         patch.setattr("hf_acpmbr.runs.output.OutputFile.merge", lambda *_: False)  # the last one dies before it
         for part in ("0/2", "1/2"):
             assert main(command(source, output, "--shard", part)) == 0
-    monkeypatch.setattr("hf_acpmbr.commands.rerank.build_mbr", lambda *_: pytest.fail("it loads utilities"))
+    monkeypatch.setattr("hf_acpmbr.cli.rerank.build_mbr", lambda *_: pytest.fail("it loads utilities"))
     assert main(command(source, output, "--merge", "--nbest", "2")) == 2
     assert "out.parts is of another run (options.nbest: 1 → 2)" in capsys.readouterr().err
     lost = Shards(parts_of(str(output)), ".txt")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hf_acpmbr.cli import main
+from hf_acpmbr.cli.main import main
 from hf_acpmbr.runs.formats import write_parquet
 from hf_acpmbr.runs.inputs import ParquetRows, source_input
 

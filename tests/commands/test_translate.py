@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hf_acpmbr.cli import main
+from hf_acpmbr.cli.main import main
 from hf_acpmbr.embedded import TRANSLATOR
 from hf_acpmbr.runs.formats import OUTPUT_FIELDS
 from tests.models import tiny_model, tiny_pair

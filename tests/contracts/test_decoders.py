@@ -18,7 +18,7 @@ from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, load_completer
 from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.decoding import DECODERS, Decision, Decoder
-from hf_acpmbr.utilities import decide_together
+from hf_acpmbr.scoring import decide_together
 
 from ..decoding.worlds import World
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_acpmbr.utilities import AggregatingKernel, Utility, UtilitySpec, VectorKernel
+from hf_acpmbr.scoring import AggregatingKernel, Utility, UtilitySpec, VectorKernel
 
-from ..utilities.cases import CASES, SOURCES, TEXTS, Case, untrained_judge
+from ..metrics.cases import CASES, SOURCES, TEXTS, Case, untrained_judge
 
 pytestmark = untrained_judge
 N = len(TEXTS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_acpmbr.decoding import MBR, AggregationMBR
-from hf_acpmbr.utilities import MatrixUtility
+from hf_acpmbr.scoring import MatrixUtility
 
 from .worlds import World, shuffled
 

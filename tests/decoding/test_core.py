@@ -14,7 +14,7 @@ from hf_acpmbr.completion import ALS, AgreementALS
 from hf_acpmbr.completion.observation import Balanced, Uniform
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import MAP, MBR, PMBR, AgreementPMBR, DistilledMBR, Oracle
-from hf_acpmbr.utilities import MatrixUtility
+from hf_acpmbr.scoring import MatrixUtility
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "under", "big", "small", "red"]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, HalvingMBR, NByS
 from hf_acpmbr.decoding.halving import affordable
-from hf_acpmbr.utilities import MatrixUtility
+from hf_acpmbr.scoring import MatrixUtility
 
 from .worlds import World, shuffled
 

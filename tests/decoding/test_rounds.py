@@ -14,7 +14,7 @@ from hf_acpmbr.decoding.rounds.model import Additive
 from hf_acpmbr.decoding.rounds.posterior import Beliefs
 from hf_acpmbr.decoding.rounds.reference_weights import Calibration, Columns
 from hf_acpmbr.decoding.rounds.state import Race, reach
-from hf_acpmbr.utilities import MatrixUtility
+from hf_acpmbr.scoring import MatrixUtility
 
 from .worlds import World
 
@@ -158,7 +158,7 @@ class Slow(MatrixUtility):
 @pytest.mark.parametrize("guide_pace", [None, 1e-5, 1e-3])
 def test_a_time_limit_is_kept_within_one_round_and_its_time_is_used(monkeypatch, pace, guide_pace):
     clock = [0.0]
-    monkeypatch.setattr("hf_acpmbr.utilities.together.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("hf_acpmbr.scoring.together.time.perf_counter", lambda: clock[0])
     matrix, counts = clusters(5)
     texts = tuple(map(str, range(60)))
     target = Slow(clock, pace, matrix, texts)

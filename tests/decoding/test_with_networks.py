@@ -10,9 +10,9 @@ import pytest
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, AggregationMBR, CentroidMBR, HalvingMBR, QEFilterMBR, QERerank
-from hf_acpmbr.utilities import Utility, load_utility
+from hf_acpmbr.scoring import Utility, load_utility
 
-from ..utilities.checkpoints import SENTENCES, write_comet
+from ..metrics.checkpoints import SENTENCES, write_comet
 
 SOURCE, DRAWN = SENTENCES[8], [*SENTENCES[:6], *SENTENCES[2:5], SENTENCES[3]]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hf_acpmbr import Candidates
-from hf_acpmbr.utilities import Utility
+from hf_acpmbr.scoring import Utility
 
 
 class VectorUtility(Utility):

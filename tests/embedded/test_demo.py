@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from hf_acpmbr.cli import main
-from hf_acpmbr.commands.demo import Demo, marked, summarise
+from hf_acpmbr.cli.demo import Demo, marked, summarise
+from hf_acpmbr.cli.main import main
 from hf_acpmbr.differences import pieces
 
 from .test_models import needs_translator

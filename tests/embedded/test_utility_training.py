@@ -37,7 +37,7 @@ from evaluation.training.utility_network import (
 )
 from hf_acpmbr import load_utility
 from hf_acpmbr.embedded import TRANSLATOR, UTILITIES
-from hf_acpmbr.utilities.bleurt import BLEURTNetwork
+from hf_acpmbr.metrics.bleurt import BLEURTNetwork
 
 
 @pytest.fixture(scope="session")

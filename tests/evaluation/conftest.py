@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from tests.metrics.checkpoints import write_bleurt
 from tests.models import BOS, EOS, PAD, tiny_model
-from tests.utilities.checkpoints import write_bleurt
 
 WORDS = ["the", "a", "dog", "cat", "sees", "likes", "big", "small", "red", "house", "tree", "never", "runs", "sleeps"]
 WORDS += ["old", "new", "here", "there", "often"]

@@ -10,7 +10,7 @@ from evaluation.wmt.phases.decisions import Judges, decide, matrix_error
 from evaluation.wmt.rows import table_rows
 from evaluation.wmt.settings import EvaluationSettings
 from hf_acpmbr import Candidates, load_utility
-from hf_acpmbr.utilities import MatrixUtility
+from hf_acpmbr.scoring import MatrixUtility
 
 from .test_settings import GOOD
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from hf_acpmbr.utilities.judge import LLMJudge
+from hf_acpmbr.metrics.judge import LLMJudge
+from tests.metrics.cases import untrained_judge
 from tests.models import tiny_pair
-from tests.utilities.cases import untrained_judge
 
 pytestmark = untrained_judge  # one test is about it
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

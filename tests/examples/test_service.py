@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.mapping import decide_texts
+from hf_acpmbr.generation.corpus import decide_texts
 from tests.models import tiny_pair
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -19,9 +19,7 @@ import transformers as hf
 from safetensors.torch import load_file
 
 from hf_acpmbr.embedded import TRANSLATOR
-from tests.models import tiny_pair
-from tests.published import FAMILIES, published_model
-from tests.utilities.checkpoints import (
+from tests.metrics.checkpoints import (
     SENTENCES,
     train_sentencepiece,
     write_bleurt,
@@ -30,6 +28,8 @@ from tests.utilities.checkpoints import (
     write_hub_cache,
     write_metricx,
 )
+from tests.models import tiny_pair
+from tests.published import FAMILIES, published_model
 
 M2M100, NLLB, OPUS = "facebook/m2m100_418M", "facebook/nllb-200-distilled-600M", "Helsinki-NLP/opus-mt-en-de"
 LLAMA, QWEN = "HuggingFaceTB/SmolLM2-1.7B-Instruct", "Qwen/Qwen3-0.6B"

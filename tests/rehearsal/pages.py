@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from hf_acpmbr.utilities.load import UTILITIES
+from hf_acpmbr.scoring.load import UTILITIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -22,7 +22,7 @@ def run(step: dict[str, Any], names: dict[str, dict[str, Any]]) -> int:
         first = next(iter(names.values()), {})
         exec(compile(step["python"], step["page"], "exec"), names.setdefault(step["page"], dict(first)))
         return 0
-    from hf_acpmbr.cli import main as acpmbr
+    from hf_acpmbr.cli.main import main as acpmbr
 
     return acpmbr(step["acpmbr"])
 

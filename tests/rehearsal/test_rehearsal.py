@@ -21,11 +21,11 @@ from evaluation.report.page import write_report
 from evaluation.report.results import open_results
 from evaluation.report.table import build_table
 from evaluation.wmt import run as evaluation_run
-from hf_acpmbr.utilities import load_utility
+from hf_acpmbr.scoring import load_utility
+from tests.metrics.cases import MODULE
+from tests.metrics.checkpoints import SENTENCES
 from tests.rehearsal import hub as published
 from tests.rehearsal.pages import PAGES, ROOT, commands, snippets
-from tests.utilities.cases import MODULE
-from tests.utilities.checkpoints import SENTENCES
 
 # The README is run as it stands; elsewhere fewer candidates do, and there may be no GPU.
 SMALLER = {"num_candidates=1024": "num_candidates=64", 'device="cuda:0"': 'device="cpu"'}

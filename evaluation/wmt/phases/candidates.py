@@ -14,8 +14,7 @@ from evaluation.wmt.phases.base import Corpus, Given, Phase, Source
 from evaluation.wmt.settings import EvaluationSettings, ModelSettings
 from evaluation.wmt.store import Record
 from hf_acpmbr import ACPMBR, Candidates
-from hf_acpmbr.foreign import Tokenizer
-from hf_acpmbr.models import (
+from hf_acpmbr.generation.models import (
     EMBEDDED,
     embedded_languages,
     known_languages,
@@ -24,7 +23,8 @@ from hf_acpmbr.models import (
     model_revision,
     set_languages,
 )
-from hf_acpmbr.prompting import encode
+from hf_acpmbr.generation.prompts import encode
+from hf_acpmbr.types import Tokenizer
 from hf_acpmbr.version import code_version
 
 
@@ -56,7 +56,7 @@ class CandidatesPhase(Phase[Candidates]):
     def contents(self) -> Mapping[str, str]:
         return {
             "content of the model": model_revision(self.run.model.name),
-            "version of the sampling code": code_version("sampling", "mbr.py", "prompting.py", "models.py"),
+            "version of the sampling code": code_version("sampling", "mbr.py", "generation"),
         }
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ from evaluation.wmt.settings import EvaluationSettings
 from evaluation.wmt.store import Record
 from hf_acpmbr import Candidates, Decision
 from hf_acpmbr.completion import ConvergenceWarning
-from hf_acpmbr.utilities import Utility
+from hf_acpmbr.scoring import Utility
 from hf_acpmbr.version import code_version
 
 Matrix = npt.NDArray[np.floating]

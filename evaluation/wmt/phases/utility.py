@@ -13,8 +13,8 @@ from evaluation.wmt.phases.base import Part, Phase
 from evaluation.wmt.settings import EvaluationSettings
 from evaluation.wmt.store import Record
 from hf_acpmbr import load_utility
-from hf_acpmbr.utilities import MatrixUtility, Utility
-from hf_acpmbr.utilities.network import NetworkUtility
+from hf_acpmbr.metrics.network import NetworkUtility
+from hf_acpmbr.scoring import MatrixUtility, Utility
 from hf_acpmbr.version import code_version
 
 
@@ -111,7 +111,7 @@ class UtilityPhase(Phase[Part]):
 def utility_contents(run: EvaluationSettings, names: Sequence[str]) -> dict[str, str]:
     """Signatures, which name the content of checkpoints, and the code of the metrics."""
     found = {f"content of {name}": open_utility(run, name, "cpu").signature for name in names}
-    return {**found, "version of the metrics' code": code_version("utilities")}
+    return {**found, "version of the metrics' code": code_version("scoring", "metrics")}
 
 
 def open_utility(run: EvaluationSettings, name: str, device: str) -> Utility:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...budget import Budget, Level, budget_each
 from ...config import nested, number, optional, setting, several
 from ...decision import Decision
-from ...utilities import Utility
+from ...scoring import Utility
 from ..base import Decoder, Problem, Steps
 from ..exact import exact, exact_decision
 from .model import Shrinkage

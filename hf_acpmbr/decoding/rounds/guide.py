@@ -9,7 +9,7 @@ import numpy as np
 
 from ...candidates import FloatArray, IntArray
 from ...matrix import ObservedScores
-from ...utilities import Ask, Scorer
+from ...scoring import Ask, Scorer
 from ..base import Problem, Steps, gains
 
 

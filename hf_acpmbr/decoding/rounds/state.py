@@ -12,7 +12,7 @@ from ...budget import Budget
 from ...candidates import FloatArray, IntArray
 from ...config import Configured, integer, number, setting
 from ...matrix import ObservedScores, Pairs
-from ...utilities import Ask
+from ...scoring import Ask
 from ..base import Problem, Steps, gains
 from .guide import Guide
 from .model import Additive, Estimate, Shrinkage

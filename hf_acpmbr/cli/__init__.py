@@ -1,0 +1,1 @@
+"""`acpmbr`: the command line, one module per subcommand."""

@@ -1,0 +1,134 @@
+"""`acpmbr`: the command line. Each subcommand is one module in `hf_acpmbr.cli`, imported only when chosen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+COMMANDS = {
+    "demo": "translate a few sentences with the embedded models and show what AC-PMBR saves",
+    "translate": "translate or continue a file of lines with any model, by MBR",
+    "rerank": "choose the best of given candidates",
+    "plan": "say what translating a file will cost, for each recipe, from a few of its lines",
+    "score": "score hypotheses against references with any utility",
+    "ui": "try it in the browser: an interactive page on this machine",
+}
+_DESCRIPTION = """\
+Minimum Bayes Risk (MBR) decoding for Hugging Face models.
+
+MBR draws many candidates, scores them against each other with a quality metric (the utility), and returns the one that
+agrees best with the others. A small part of the scores is enough: the rest is completed (AC-PMBR, arXiv 2512.01316).
+"""
+_EPILOG = """\
+start here:
+  acpmbr demo                                            runs offline, with the models of this package
+  echo "Where is the station?" | acpmbr translate        the same translator on your own lines
+  acpmbr COMMAND --help                                  options, with examples
+
+exit codes: 0 done, 1 failed, 2 something to change in the command or its input, 130 Ctrl-C, 143 SIGTERM
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with its help as it was written and errors of one line."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code: 0 done, 2 for mistakes of the user, 130 and 143 interrupted."""
+    # Read when torch is loaded. Waiting threads that spin are several times slower on a core that others use too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = given[0] if given and given[0] in COMMANDS else None
+    parser = Parser(prog="acpmbr", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == chosen:
+            module = importlib.import_module(f"hf_acpmbr.cli.{name}")
+            module.add_arguments(command)
+            command.add_argument("--debug", action="store_true", help="show where an error comes from (the traceback)")
+    options, unknown = parser.parse_known_args(given)
+    if unknown:
+        commands.choices[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    with one_line_warnings(options.command):
+        return exit_code(f"acpmbr {options.command}", lambda: int(module.run(options)), debug=options.debug)
+
+
+def exit_code(program: str, run: Callable[[], int], *, debug: bool) -> int:
+    """Run it; errors and interruptions are one line on standard error, with the traceback before it if asked."""
+
+    def say(message: object) -> None:
+        print(f"{program}: {' '.join(str(message).split())}", file=sys.stderr)
+
+    try:
+        with _sigterm_as_exception():
+            return run()
+    except BrokenPipeError:  # whoever read the output has enough, as in `acpmbr ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at the end
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        if isinstance(error, (ValueError, OSError, ImportError)):
+            say(str(error) or type(error).__name__)
+            return 2
+        say(f"{type(error).__name__}: {error} (--debug shows where)")
+        return 1
+    except KeyboardInterrupt as error:
+        say(f"interrupted{f'; {error}' if str(error) else ''}")
+        return 143 if isinstance(error, Terminated) else 130
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ends a run in the way that Ctrl-C does: what is written stays, and --resume continues."""
+
+
+@contextmanager
+def _sigterm_as_exception() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def one_line_warnings(command: str) -> Iterator[None]:
+    """Warnings as messages of the command, without file and line of the source code."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"acpmbr {command}: warning: {' '.join(str(message).split())}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+def _version() -> str:
+    from .. import __version__
+
+    return f"hf_acpmbr {__version__}"

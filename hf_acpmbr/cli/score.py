@@ -1,0 +1,87 @@
+"""`acpmbr score`: any utility on aligned files, as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ..files import write_atomically
+from ..runs.inputs import read_lines
+from ..runs.job import same_file
+from .options import add_key_values
+
+_EXAMPLES = """\
+examples:
+  acpmbr score --utility chrf --hypotheses out.txt --references ref.txt
+  acpmbr score --utility comet --option device=cuda:0 dtype=float16 cache=scores.db \\
+      --hypotheses out.txt --references ref.txt --sources src.txt --output scores.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("--utility", required=True, metavar="NAME", help="name, hub id, checkpoint folder or script")
+    add_key_values(
+        parser,
+        "--option",
+        "its options: checkpoint=PATH, device=cuda:0, dtype=float16, batch_tokens=8192, cache=FILE "
+        "(keeps scores between runs), progress=true, ...; repeatable",
+    )
+    parser.add_argument("--hypotheses", required=True, metavar="FILE", help="one text per line; - is standard input")
+    parser.add_argument("--references", metavar="FILE", help="one text per line (not for reference-free utilities)")
+    parser.add_argument("--sources", metavar="FILE", help="one text per line, for utilities that look at the source")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run the script of an evaluate module (--utility path.py)"
+    )
+    parser.add_argument("--output", default="-", metavar="FILE", help="default: standard output")
+
+
+def _check_paths(args: argparse.Namespace) -> None:
+    names = ("hypotheses", "references", "sources")
+    given: dict[str, str] = {name: path for name in names if (path := getattr(args, name)) is not None}
+    if list(given.values()).count("-") > 1:
+        raise ValueError("only one of --hypotheses, --references and --sources can be standard input (-)")
+    for name, path in given.items():
+        if same_file(path, args.output):
+            raise ValueError(f"--output {args.output} is the --{name} file: choose another --output")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..scoring import load_utility
+    from ..scoring.load import PlainEncoder
+
+    try:
+        utility = load_utility(args.utility, trust_remote_code=args.trust_remote_code, **args.option)
+    except TypeError as error:  # an option that the utility's class does not have
+        raise ValueError(str(error)) from error
+    except PlainEncoder as error:
+        raise ValueError(error.advice("--utility {name} --option checkpoint={checkpoint}")) from error
+    _check_paths(args)
+    paths = {name: getattr(args, name) for name in ("hypotheses", "references", "sources")}
+    texts = {name: None if path is None else read_lines(path, f"--{name}") for name, path in paths.items()}
+    for name, needed in (("references", utility.needs_reference), ("sources", utility.needs_source)):
+        if needed and texts[name] is None:
+            raise ValueError(f"utility {utility.name!r} needs --{name} FILE")
+    hypotheses = texts["hypotheses"] or []
+    for name in ("references", "sources"):
+        lines = texts[name]
+        if lines is not None and len(lines) != len(hypotheses):
+            raise ValueError(
+                f"--{name} has {len(lines)} lines, --hypotheses has {len(hypotheses)}: they must be aligned"
+            )
+    scores = utility.score(hypotheses, texts["references"], texts["sources"])
+    result = {
+        "utility": utility.name,
+        "signature": utility.signature,
+        "higher_is_better": utility.higher_is_better,
+        "lines": len(hypotheses),
+        "corpus_score": float(scores.mean()) if scores.size else None,
+        "scores": scores.tolist(),
+    }
+    text = json.dumps(result, ensure_ascii=False) + "\n"
+    if args.output == "-":
+        sys.stdout.write(text)
+    else:
+        write_atomically(args.output, text)
+    return 0

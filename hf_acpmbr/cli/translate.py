@@ -1,0 +1,134 @@
+"""`acpmbr translate`: one line in, one line out, with any generative model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from ..generation.corpus import decide_texts
+from ..generation.fingerprint import model_signature
+from ..generation.models import hide_loading_bars
+from ..generation.prompts import Prompting
+from ..runs.formats import Result
+from ..runs.inputs import Record, source_input
+from ..runs.job import Job, check_arguments, run_job
+from ..runs.pairs import with_pairs
+from .mbr_options import add_mbr_arguments, build_mbr
+from .options import add_key_values
+
+_EXAMPLES = """\
+examples:
+  acpmbr translate --input en.txt --output de.txt
+  acpmbr translate --model facebook/m2m100_418M --source-language en --target-language de \\
+      --target bleurt-20 --distilled auto --recipe fast --input en.txt --output de.txt
+  acpmbr translate --model Qwen/Qwen3-0.6B --chat --prompt "Translate into German: {source}" --input en.txt
+  acpmbr translate --input en.txt --decoder halving --set scores_per_row=8 num_candidates=256
+
+two GPUs, one for each utility:
+  --target bleurt-20 --target-option device=cuda:0 --distilled bleurt-20-d3 --distilled-option device=cuda:1
+"""
+
+
+def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, its input, and how candidates are drawn."""
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", default="embedded", help="hub id or folder (default: the embedded translator, en→de)")
+    model.add_argument("--source-language", metavar="CODE", help="for multilingual models, in their own spelling")
+    model.add_argument("--target-language", metavar="CODE", help="forced as the first token")
+    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda where there is one)")
+    model.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16, float16")
+    model.add_argument("--revision", help="branch, tag or commit on the Hub")
+    source = parser.add_argument_group("input")
+    source.add_argument("--input", default="-", metavar="FILE", help="one source per line (default: standard input, -)")
+    source.add_argument(
+        "--column", metavar="NAME", help="the input is JSONL or parquet (*.parquet): where its sources are"
+    )
+    source.add_argument("--prompt", default="{source}", help="what the model reads, with {source} for the line")
+    source.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
+    source.add_argument(
+        "--too-long",
+        choices=("cut", "refuse"),
+        default="cut",
+        help="what happens to sources beyond the model's limit (default: cut, with a warning)",
+    )
+    source.add_argument(
+        "--keep-blank", action="store_true", help="ask the model about blank lines, too; by default they stay blank"
+    )
+    source.add_argument("--batch-size", type=int, default=4, help="sources decoded together (default: 4)")
+    drawing = parser.add_argument_group("candidates", "Where nothing is given, the recipe's setting holds.")
+    drawing.add_argument("--num-candidates", type=int, metavar="N", help="samples per source (the recipes: 1024)")
+    drawing.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
+    drawing.add_argument("--epsilon", type=float, help="cut-off of ε-sampling (the recipes: 0.02)")
+    drawing.add_argument("--temperature", type=float, help="(the recipes: 1)")
+    drawing.add_argument("--max-rows", type=int, metavar="ROWS", help="maximum decoder rows per pass")
+    drawing.add_argument("--max-new-tokens", type=int, default=256, metavar="T", help="of a candidate (default: 256)")
+    add_key_values(drawing, "--generate", "further arguments of model.generate, such as repetition_penalty=1.2")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    add_generation_arguments(parser)
+    add_mbr_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    check_arguments(args)
+    check_batch_size(args)
+    if args.preferences_option.get("pairs") == "best-beam":
+        raise ValueError("--preferences-option pairs=best-beam is for acpmbr rerank, whose input can have such a text")
+    Prompting(args.prompt, args.chat, args.too_long)  # refused before anything is read
+    return run_job(args, source_input(args.input, args.column), args.batch_size, lambda: translator(args))
+
+
+def check_batch_size(args: argparse.Namespace) -> None:
+    if args.batch_size < 1:
+        raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
+
+
+def translator(args: argparse.Namespace) -> Job[str]:
+    """Load the model that the options name and return what decides with it."""
+    from ..generation.models import load_model, model_revision
+
+    hide_loading_bars(args.quiet)
+    prompting = Prompting(args.prompt, args.chat, args.too_long)
+    model, tokenizer, language = load_model(
+        args.model,
+        device=args.device,
+        dtype=args.dtype,
+        source_language=args.source_language,
+        target_language=args.target_language,
+        trust_remote_code=args.trust_remote_code,
+        revision=args.revision,
+    )
+    flags = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows")
+    mbr = build_mbr(args, tokenizer, **{name: getattr(args, name) for name in flags})
+    if "references" in mbr.decoder.needs:
+        raise ValueError(
+            f"decoder {mbr.decoder.name!r} needs real references, which translate does not have: use acpmbr rerank"
+        )
+    generate = {"max_new_tokens": args.max_new_tokens, **language, **args.generate}
+
+    def decide(batch: Sequence[Record[str]]) -> tuple[list[Result], int]:
+        sources = [record.item for record in batch]
+        decided = decide_texts(
+            mbr,
+            model,
+            sources,
+            prompting=prompting,
+            keep_blank=args.keep_blank,
+            generate=generate,
+            first_row=batch[0].position,
+        )
+        results = [
+            Result(decision, {"source": source}, prompting.prompt.replace("{source}", source))
+            for decision, source in zip(decided.decisions, sources, strict=True)
+        ]
+        return results, decided.model_rows
+
+    context = {
+        "sampling": mbr.recipe.sampling.to_dict(),
+        "model": model_signature(model),
+        "model_files": model_revision(args.model, trust_remote_code=args.trust_remote_code, revision=args.revision),
+        "languages": language,
+    }
+    return with_pairs(args, Job(mbr, decide, context))

@@ -1,0 +1,214 @@
+"""ACPMBR over many sources: one batch of texts, and the function that `datasets.Dataset.map` applies to every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..config import integer
+from .preferences import COLUMNS, Preferences, preference_columns
+from .prompts import Prompting, encode
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..candidates import FloatArray
+    from ..decoding import Decision
+    from ..mbr import ACPMBR
+    from ..types import GenerativeModel
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What came out for a batch of sources: a Decision for each, None where a blank source was left out."""
+
+    decisions: tuple[Decision | None, ...]
+    model_rows: int
+
+
+def decide_texts(
+    mbr: ACPMBR,
+    model: GenerativeModel,
+    sources: Sequence[object],
+    *,
+    prompting: Prompting | None = None,
+    keep_blank: bool = False,
+    generate: Mapping[str, object] | None = None,
+    first_row: int = 0,
+) -> Decided:
+    """Translate or continue a batch of texts.
+
+    Args:
+        prompting: how a source becomes what the model reads.
+        keep_blank: ask the model about sources without any text, too.
+        generate: further arguments of `model.generate`.
+        first_row: the number of the first source, for messages.
+    """
+    given = []
+    for row, source in enumerate(sources, first_row):
+        if not isinstance(source, str):
+            raise ValueError(f"row {row} has no text: got {source!r}; fill it, or leave the row out")
+        given.append(source)
+    asked = [k for k, source in enumerate(given) if keep_blank or source.strip()]
+    decisions: list[Decision | None] = [None] * len(sources)
+    if not asked:
+        return Decided(tuple(decisions), 0)
+    texts = [given[k] for k in asked]
+    how, options, tokenizer = prompting or Prompting(), dict(generate or {}), mbr.generation_tokenizer
+    room = _new_tokens(options) or 0
+    inputs = encode(
+        tokenizer, texts, model, prompt=how.prompt, chat=how.chat, too_long=how.too_long, max_new_tokens=room
+    )
+    output = model.generate(
+        **inputs,
+        custom_generate=mbr,
+        sources=texts,
+        return_dict_in_generate=True,
+        **_quiet_lengths(options, inputs, model),
+    )
+    for k, decision in zip(asked, output.decisions, strict=True):
+        decisions[k] = decision
+    return Decided(tuple(decisions), int(output.model_rows))
+
+
+def _new_tokens(options: Mapping[str, object]) -> int | None:
+    given = options.get("max_new_tokens")
+    return None if given is None else integer(1)("max_new_tokens", given)
+
+
+def _quiet_lengths(
+    options: dict[str, object], inputs: Mapping[str, torch.Tensor], model: GenerativeModel
+) -> dict[str, object]:
+    """max_new_tokens as a max_length where the model has one of its own: `generate` would warn in every batch."""
+    import torch
+
+    own = getattr(model.generation_config, "max_length", None)
+    new_tokens = _new_tokens(options)
+    if new_tokens is None or options.get("max_length") is not None or own is None:
+        return options
+    if model.config.is_encoder_decoder:
+        given = options.get("decoder_input_ids")
+        start = given.shape[1] if isinstance(given, torch.Tensor) else 1
+    else:
+        start = inputs["input_ids"].shape[1]
+    changed = {name: value for name, value in options.items() if name != "max_new_tokens"}
+    return {**changed, "max_length": start + new_tokens}
+
+
+def _leave_threads_of_the_parent() -> None:
+    """One thread in a process forked by `map(num_proc=...)`: OpenMP would wait for threads that only its parent has."""
+    import multiprocess  # what datasets forks with
+    import torch
+
+    if multiprocess.parent_process() is not None and multiprocess.get_start_method() == "fork":
+        torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class MapFunction:
+    """`ds.map(mbr.map_fn(model), batched=True, batch_size=8)` adds the chosen text and its expected utility.
+
+    The samples of a source depend on its content and the seed alone, so rows come out the same for any batch size and
+    number of processes. It can be pickled when the utilities can.
+
+    Args:
+        source_column: where the text to translate or continue is.
+        prediction_column: where the chosen text goes; its expected utility goes to `<prediction_column>_utility`.
+        nbest: with more than 1, the n best texts and utilities are added as lists (`<prediction_column>_nbest`, …).
+        prompt, chat: how a source becomes what the model reads, see `hf_acpmbr.generation.prompts.Prompting`.
+        too_long: "cut" sources at the model's limit, with a warning, or "refuse" them.
+        keep_blank: ask the model about blank sources, too; by default they give an empty text and utility NaN.
+        generate: further arguments of `model.generate` (max_new_tokens, forced_bos_token_id, …).
+        preferences: True, the name of the pairs, or a `generation.preferences.Preferences`: adds TRL's `prompt`,
+            `chosen`, `rejected` with expected utilities and margin. There is then a row for each pair: sources without
+            one (ties, near-duplicates) are left out, those with several are repeated.
+    """
+
+    mbr: ACPMBR
+    model: GenerativeModel
+    source_column: str = "source"
+    prediction_column: str = "prediction"
+    nbest: int = 1
+    prompt: str = "{source}"
+    chat: bool = False
+    too_long: str = "cut"
+    keep_blank: bool = False
+    generate: dict[str, object] = field(default_factory=dict)
+    preferences: bool | str | Mapping[str, object] | Preferences | None = None
+
+    def __post_init__(self) -> None:
+        Prompting(self.prompt, self.chat, self.too_long)
+        # Some tokenizers (Marian's) note how they decoded last, which would make a second map another one.
+        if self.mbr.tokenizer is not None:
+            self.mbr.tokenizer.decode([], skip_special_tokens=True)
+        # The fingerprint of a map must not change when a network is loaded, but must when a checkpoint is replaced.
+        for utility in (self.mbr.target, *self.mbr.guides):
+            if utility is not None:
+                _ = utility.signature
+        if isinstance(self.nbest, bool) or not isinstance(self.nbest, int) or self.nbest < 1:
+            raise ValueError(f"nbest must be an integer of at least 1, got {self.nbest!r}")
+        object.__setattr__(self, "preferences", Preferences.of(self.preferences))
+
+    def __call__(self, batch: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
+        _leave_threads_of_the_parent()
+        if self.source_column not in batch:
+            raise ValueError(f"no column {self.source_column!r} in the dataset: name it by source_column=")
+        sources = batch[self.source_column]
+        if isinstance(sources, str) or sources is None:
+            raise ValueError("map_fn works on batches of rows: call ds.map(mbr.map_fn(model), batched=True)")
+        decided = decide_texts(
+            self.mbr,
+            self.model,
+            list(sources),
+            prompting=Prompting(self.prompt, self.chat, self.too_long),
+            keep_blank=self.keep_blank,
+            generate=self.generate,
+        )
+        lists = [[] if decision is None else decision.nbest(self.nbest) for decision in decided.decisions]
+        name = self.prediction_column
+        added: dict[str, list[object]] = {
+            name: [entries[0].text if entries else "" for entries in lists],
+            f"{name}_utility": [entries[0].expected if entries else float("nan") for entries in lists],
+        }
+        if self.nbest > 1:
+            added[f"{name}_nbest"] = [[entry.text for entry in entries] for entries in lists]
+            added[f"{name}_nbest_utility"] = [[entry.expected for entry in entries] for entries in lists]
+        if self.preferences is None:
+            return added
+        return self._pairs(batch, added, decided.decisions)
+
+    def _pairs(
+        self,
+        batch: Mapping[str, Sequence[object]],
+        added: Mapping[str, list[object]],
+        decisions: Sequence[Decision | None],
+    ) -> dict[str, list[object]]:
+        """All columns with a row for each pair. `map` takes another number of rows if it is given every column."""
+        if taken := sorted((set(batch) & set(COLUMNS)) - {self.source_column}):
+            raise ValueError(f"the dataset has columns {taken} already: rename them, or leave preferences out")
+        sources = [str(source) for source in batch[self.source_column]]
+        prompts = [self.prompt.replace("{source}", source) for source in sources]
+
+        columns = {**{name: batch[name] for name in batch}, **added}
+        settings = Preferences.of(self.preferences) or Preferences()
+        return preference_rows(self.mbr, settings, columns, decisions, sources, prompts, self.chat)
+
+
+def preference_rows(
+    mbr: ACPMBR,
+    settings: Preferences,
+    columns: Mapping[str, Sequence[object]],
+    decisions: Sequence[Decision | None],
+    sources: Sequence[str],
+    prompts: Sequence[str],
+    chat: bool,
+) -> dict[str, list[object]]:
+    """`preference_columns` with the target of `mbr` as the utility of texts that are not candidates."""
+
+    def score(row: int, hypotheses: list[str], references: list[str]) -> FloatArray:
+        if mbr.target is None:
+            raise ValueError("preferences against a beam search need a target utility: ACPMBR(target=...)")
+        return mbr.target.score(hypotheses, references, [sources[row]] * len(hypotheses))
+
+    return preference_columns(settings, columns, decisions, prompts, score, chat)

@@ -1,0 +1,211 @@
+"""Load a model that is ready to generate: on its device, with its tokenizer and its languages."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from ..config import suggest
+from ..scoring.checkpoints import revision_of
+from .prompts import language_token
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+    from ..types import GenerativeModel, Tokenizer
+
+EMBEDDED = "embedded"
+EMBEDDED_LANGUAGES = ("en", "de")
+_SHOWN = 8
+_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja", "*.py")  # that change what a model draws
+# Codes as NLLB and mBART spell them among their special tokens: deu_Latn, de_DE.
+_LANGUAGE = re.compile(r"[a-z]{2,3}([_-][A-Za-z]{2,4})+")
+
+
+class LoadedModel(NamedTuple):
+    """A model in eval mode on its device, its tokenizer, and what `model.generate` needs besides the inputs."""
+
+    model: GenerativeModel
+    tokenizer: Tokenizer
+    generate: dict[str, int]
+
+
+def load_model(
+    name_or_path: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    dtype: str = "auto",
+    source_language: str | None = None,
+    target_language: str | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> LoadedModel:
+    """A model by hub id or folder, encoder-decoder or decoder-only; "embedded" is the translator of this package.
+
+    Args:
+        device: "cpu", "cuda:1", ...; default: cuda where there is one, else cpu.
+        dtype: of the weights: "float32", "bfloat16", ...; "auto" is what the checkpoint has (embedded: float32).
+        source_language, target_language: for multilingual models, in their own spelling ("de", "deu_Latn"); the default
+            of the embedded translator is from English to German.
+        trust_remote_code, revision: as `from_pretrained` of transformers takes them.
+    """
+    import torch
+
+    name = os.fspath(name_or_path)
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"dtype must be auto or a floating-point type of torch such as bfloat16, got {dtype!r}")
+    if name == EMBEDDED:
+        if revision is not None:
+            raise ValueError(f"the embedded translator has no revisions: leave out revision={revision!r}")
+        source_language, target_language = embedded_languages(source_language, target_language)
+        network, tokenizer = _embedded(dtype)
+    else:
+        network, tokenizer = _pretrained(name, dtype, {"trust_remote_code": trust_remote_code, "revision": revision})
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    device = device or default_device()
+    try:
+        model = cast("GenerativeModel", network.to(device).eval())
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"the model cannot be moved to device {device!r}: {_one_line(error)}") from error
+    return LoadedModel(model, tokenizer, set_languages(tokenizer, source_language, target_language))
+
+
+def default_device() -> str:
+    """Where a model goes if nobody says."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def hide_loading_bars(quiet: bool) -> None:
+    """Show no bars of transformers for loading weights where nobody would see them."""
+    if quiet or not sys.stderr.isatty():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+
+
+def load_tokenizer(name_or_path: str, **options: object) -> Tokenizer:
+    """The tokenizer of a model, without its weights; the options are trust_remote_code and revision."""
+    from transformers import AutoTokenizer
+
+    with _explained(name_or_path):
+        return cast("Tokenizer", AutoTokenizer.from_pretrained(model_folder(name_or_path), **options))
+
+
+def load_config(name_or_path: str, **options: object) -> PretrainedConfig:
+    """The configuration of a model, without its weights; the options are trust_remote_code and revision."""
+    from transformers import AutoConfig
+
+    with _explained(name_or_path):
+        return cast("PretrainedConfig", AutoConfig.from_pretrained(model_folder(name_or_path), **options))
+
+
+def model_revision(name_or_path: str, **options: object) -> str:
+    """What tells a model from another one under the same name: the Hub's commit, or a digest of a folder's content.
+
+    Args:
+        options: trust_remote_code and revision, as for `load_model`.
+    """
+    folder = Path(model_folder(name_or_path))
+    if folder.is_dir():
+        return revision_of(folder, _FILES)
+    return str(getattr(load_config(name_or_path, **options), "_commit_hash", None))
+
+
+def set_languages(tokenizer: Tokenizer, source: str | None = None, target: str | None = None) -> dict[str, int]:
+    """Set the source language in the tokenizer; the target language comes back as an argument of `generate`."""
+    for role, language in (("source_language", source), ("target_language", target)):
+        if language is not None:
+            _check_language(tokenizer, role, language)
+    if source is not None:
+        tokenizer.src_lang = source
+    token = None if target is None else language_token(tokenizer, target)
+    return {} if token is None else {"forced_bos_token_id": token}
+
+
+def known_languages(tokenizer: Tokenizer) -> list[str]:
+    """The language codes of a multilingual tokenizer; empty if it has none."""
+    if hasattr(tokenizer, "lang_code_to_token"):
+        return list(tokenizer.lang_code_to_token)
+    return [token for token in tokenizer.all_special_tokens if _LANGUAGE.fullmatch(token)]
+
+
+def _check_language(tokenizer: Tokenizer, role: str, language: str) -> None:
+    known = known_languages(tokenizer)
+    if not known or (role == "source_language" and not hasattr(tokenizer, "src_lang")):
+        raise ValueError(
+            f"{role}={language!r}, but this model's tokenizer has no languages: leave it out, or write the "
+            "language into the prompt if the model reads it there"
+        )
+    if language not in known:
+        hint = suggest(language, known) if len(known) <= _SHOWN else _few(language, known)
+        raise ValueError(f"{role}={language!r} is not a language of this model: {hint}")
+
+
+def _few(language: str, known: list[str]) -> str:
+    """Some of many languages, those that start alike first."""
+    alike = sorted(known, key=lambda code: code[:2] != language[:2])[:_SHOWN]
+    return f"it knows {', '.join(alike)} and {len(known) - _SHOWN} more"
+
+
+def embedded_languages(source: str | None, target: str | None) -> tuple[str, str]:
+    """Both languages of the embedded translator, where one or none is given."""
+    other = dict(zip(EMBEDDED_LANGUAGES, reversed(EMBEDDED_LANGUAGES), strict=True))
+    source = source or other.get(target or "de", "en")
+    target = target or other.get(source, "de")
+    if other.get(source) != target:
+        raise ValueError(f"the embedded translator knows en→de and de→en, got {source}→{target}")
+    return source, target
+
+
+def _embedded(dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
+    import torch
+
+    from ..embedded import load_translator
+
+    return load_translator(dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype))
+
+
+def _pretrained(name: str, dtype: str, options: dict[str, object]) -> tuple[torch.nn.Module, Tokenizer]:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+    with _explained(name):
+        config = AutoConfig.from_pretrained(name, **options)
+        family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        # Some releases (5.5) take a tokenizer without languages for the one that NLLB's files name, and forget it.
+        if "eng_Latn" in tokenizer.all_special_tokens and not hasattr(tokenizer, "src_lang"):
+            tokenizer = AutoTokenizer.from_pretrained(name, tokenizer_type="nllb", **options)
+        return family.from_pretrained(name, dtype=dtype, **options), tokenizer
+
+
+def model_folder(name: str) -> str:
+    """A model's name as transformers takes it: the folder of the embedded one, else what was given."""
+    if name != EMBEDDED:
+        return name
+    from ..embedded import TRANSLATOR
+
+    return str(TRANSLATOR)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"model {name!r} cannot be loaded: give a hub id, a folder written by save_pretrained, or {EMBEDDED!r} "
+            f"({_one_line(error)})"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

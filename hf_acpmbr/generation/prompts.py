@@ -1,0 +1,128 @@
+"""From source texts to the batch that a model reads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..types import GenerativeModel, Tokenizer
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """How a source text becomes what the model reads.
+
+    Args:
+        prompt: with {source} where the text goes.
+        chat: put the prompt into the tokenizer's chat template as one turn of the user.
+        too_long: what happens to sources beyond the model's limit: "cut" them, with a warning, or "refuse" them.
+    """
+
+    prompt: str = "{source}"
+    chat: bool = False
+    too_long: str = "cut"
+
+    def __post_init__(self) -> None:
+        if "{source}" not in self.prompt:
+            raise ValueError(f"prompt must have {{source}} where the text goes, got {self.prompt!r}")
+        if self.too_long not in ("cut", "refuse"):
+            raise ValueError(f"too_long must be 'cut' or 'refuse', got {self.too_long!r}")
+
+    def fill(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
+        """The texts as the model reads them."""
+        filled = [self.prompt.replace("{source}", text) for text in texts]
+        if self.chat:
+            turns = [[{"role": "user", "content": text}] for text in filled]
+            filled = cast("list[str]", tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
+        return filled
+
+
+def encode(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    model: GenerativeModel,
+    *,
+    prompt: str = "{source}",
+    chat: bool = False,
+    too_long: str = "cut",
+    max_new_tokens: int = 0,
+) -> dict[str, torch.Tensor]:
+    """A batch for `model`, on its device, padded on the right for an encoder and on the left for a decoder alone.
+
+    Sources beyond the model's limit are cut, with a warning that counts them, or refused.
+
+    Args:
+        prompt, chat, too_long: see `Prompting`.
+        max_new_tokens: room to leave for the continuation of a decoder-only model.
+    """
+    how = Prompting(prompt, chat, too_long)
+    fitting = _fitted(tokenizer, texts, model, how, max_new_tokens)
+    side = "right" if model.config.is_encoder_decoder else "left"
+    batch = tokenizer(
+        how.fill(tokenizer, fitting), return_tensors="pt", padding=True, padding_side=side, add_special_tokens=not chat
+    )
+    batch.pop("token_type_ids", None)
+    return {name: tensor.to(model.device) for name, tensor in batch.items()}
+
+
+def length_limit(tokenizer: Tokenizer, model: GenerativeModel, max_new_tokens: int = 0) -> int | None:
+    """How many tokens the model can read, by its own account and its tokenizer's; None where neither says."""
+    config = model.config.get_text_config()
+    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    known = [int(limit) for limit in limits if limit]
+    if model.config.is_encoder_decoder:
+        known = known[:1] if getattr(config, "relative_attention_num_buckets", None) is None else []
+    else:
+        known = [limit - max_new_tokens for limit in known]
+    if (tokens := getattr(tokenizer, "model_max_length", None)) and tokens < 10**6:
+        known.append(int(tokens))
+    return min(known) if known else None
+
+
+def _fitted(
+    tokenizer: Tokenizer, texts: Sequence[str], model: GenerativeModel, how: Prompting, max_new_tokens: int
+) -> list[str]:
+    """The texts, those that are too long cut at a token so that the filled prompt fits."""
+    limit = length_limit(tokenizer, model, max_new_tokens)
+    if limit is None:
+        return list(texts)
+    lengths = [
+        len(ids)
+        for ids in tokenizer(how.fill(tokenizer, texts), add_special_tokens=not how.chat, verbose=False)["input_ids"]
+    ]
+    long = [row for row, length in enumerate(lengths) if length > limit]
+    if not long:
+        return list(texts)
+    if how.too_long == "refuse":
+        row = long[0]
+        raise ValueError(
+            f"{len(long)} of {len(texts)} sources are longer than the model's {limit} tokens, the first is row {row} "
+            f"with {lengths[row]}: shorten it, or cut sources with too_long='cut'"
+        )
+    warnings.warn(
+        f"{len(long)} of {len(texts)} sources are longer than the model's {limit} tokens and are cut (row {long[0]} "
+        f"had {lengths[long[0]]}): split them into sentences, or refuse them with too_long='refuse'",
+        UserWarning,
+        stacklevel=3,
+    )
+    fitting = list(texts)
+    for row in long:
+        ids = tokenizer(texts[row], add_special_tokens=False, verbose=False)["input_ids"]
+        keep = len(ids) - (lengths[row] - limit)
+        if keep < 1:
+            raise ValueError(f"the prompt alone has more than the model's {limit} tokens: shorten the prompt")
+        fitting[row] = tokenizer.batch_decode([ids[:keep]], skip_special_tokens=True)[0]
+    return fitting
+
+
+def language_token(tokenizer: Tokenizer, language: str) -> int | None:
+    """The token that stands for a language, to be forced as the first one; None if the tokenizer has none."""
+    if hasattr(tokenizer, "get_lang_id"):
+        return int(tokenizer.get_lang_id(language))
+    token = tokenizer.convert_tokens_to_ids(language)
+    return token if isinstance(token, int) and token != tokenizer.unk_token_id else None

@@ -1,0 +1,118 @@
+"""chrF and chrF++ (Popović 2015, 2017; https://aclanthology.org/W15-3049) with sacrebleu's sentence values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from ..candidates import FloatArray, IntArray
+from ..scoring.utility import CommonOptions, Kernel, Statistics, TextTable, Utility
+from .ngrams import MatchTable, NGramCounts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+
+
+class ChrF(Utility):
+    """Character n-gram F-score, 0 to 100.
+
+    Args:
+        char_order: longest character n-gram.
+        word_order: longest word n-gram; 2 gives chrF++.
+        beta: weight of recall.
+        lowercase: ignore case.
+        whitespace: keep spaces in the character n-grams.
+    """
+
+    encodes_texts = True
+
+    name = "chrf"
+    scale = 100.0
+    can_aggregate = True
+    pairs_at_once: ClassVar[int | None] = 4096
+    description = "Character n-gram F-score (sacrebleu's sentence chrF)."
+    homepage = "https://github.com/mjpost/sacrebleu"
+    citation = (
+        "@inproceedings{popovic-2015-chrf, title = {chr{F}: character n-gram {F}-score for automatic {MT} evaluation}, "
+        "author = {Popovi{\\'c}, Maja}, booktitle = {Proceedings of WMT}, year = {2015}}"
+    )
+
+    def __init__(
+        self,
+        *,
+        char_order: int = 6,
+        word_order: int = 0,
+        beta: float = 2.0,
+        lowercase: bool = False,
+        whitespace: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        super().__init__(**options)
+        if char_order < 1 or word_order < 0:
+            raise ValueError(f"char_order must be at least 1 and word_order at least 0, got {char_order}, {word_order}")
+        if not beta > 0:
+            raise ValueError(f"beta must be positive, got {beta}")
+        self.char_order, self.word_order, self.beta = char_order, word_order, float(beta)
+        self.lowercase, self.whitespace = lowercase, whitespace
+        self.symmetric = beta == 1
+        self.name = "chrf" + "+" * word_order
+
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """N-gram counts of all texts; see `ngrams`."""
+        return _ChrFKernel(self, table.texts)
+
+
+class _ChrFKernel:
+    def __init__(self, options: ChrF, texts: Sequence[str]) -> None:
+        texts = [text.lower() for text in texts] if options.lowercase else texts
+        characters = texts if options.whitespace else ["".join(text.split()) for text in texts]
+        self.beta2 = options.beta**2
+        self.counts = [NGramCounts(characters, options.char_order)]
+        if options.word_order:
+            self.counts.append(NGramCounts([_words(text) for text in texts], options.word_order))
+        self.totals = np.concatenate([kind.totals for kind in self.counts], axis=1)
+        self.table: MatchTable | None = None
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        if self.table is None:
+            self.table = MatchTable(self.counts)
+        matches = self.table.matches(hypotheses, references)
+        return self._f_score(matches, self.totals[hypotheses], self.totals[references])
+
+    def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
+        """chrF against mean n-gram counts (Vamvas & Sennrich 2024, https://arxiv.org/abs/2402.04251)."""
+        matches, totals = [], []
+        for kind in self.counts:
+            means, total = kind.aggregate(references, weights)
+            matches.append(kind.aggregate_matches(hypotheses, means))
+            totals.append(total)
+        total_h = self.totals[hypotheses][:, None, :]
+        total_r = np.concatenate(totals, axis=1)[None]
+        return self._f_score(np.concatenate(matches, axis=2), total_h, total_r)
+
+    def _f_score(self, matches: IntArray | FloatArray, total_h: IntArray, total_r: IntArray | FloatArray) -> FloatArray:
+        """F of the precisions and recalls averaged over the orders both texts have (sacrebleu's effective order)."""
+        both = (total_h > 0) & (total_r > 0)
+        effective = np.maximum(both.sum(axis=-1), 1)
+        precision = np.where(both, matches / np.maximum(total_h, 1), 0.0).sum(axis=-1) / effective
+        recall = np.where(both, matches / np.where(both, total_r, 1), 0.0).sum(axis=-1) / effective
+        denominator = self.beta2 * precision + recall
+        safe = np.where(denominator > 0, denominator, 1.0)
+        return np.asarray(100.0 * (1 + self.beta2) * precision * recall / safe, dtype=np.float64)
+
+
+def _words(text: str) -> list[str]:
+    """Words with one leading or trailing punctuation mark split off, as in chrF++.py and sacrebleu."""
+    words = []
+    for word in text.split():
+        if len(word) > 1 and word[-1] in _PUNCTUATION:
+            words += [word[:-1], word[-1]]
+        elif len(word) > 1 and word[0] in _PUNCTUATION:
+            words += [word[0], word[1:]]
+        else:
+            words.append(word)
+    return words

@@ -1,0 +1,1 @@
+"""The COMET family, from its published checkpoints."""

@@ -1,0 +1,143 @@
+"""Hyper-parameters of COMET checkpoints, read as COMET itself reads them.
+
+COMET takes them from the `hyper_parameters` inside the .ckpt, and what is missing there from its class's defaults;
+hparams.yaml only names the class, and says by `sparsemax_patch` that the layer mix is a softmax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...scoring.checkpoints import COMET_WEIGHTS, Fields, naming, read_json, read_pickle
+
+# The published XCOMET-lite. It was trained when COMET's layer mix was a softmax whatever was asked for, which its
+# config.json does not say; other models saved in its way are read as COMET 2.2.7 reads them.
+_XCOMET_LITE = {
+    "encoder_model": "DeBERTa",
+    "pretrained_model": "microsoft/mdeberta-v3-base",
+    "word_layer": 8,
+    "hidden_sizes": [3072, 1024],
+}
+_WEIGHTS = (COMET_WEIGHTS, "model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True)
+class CometHparams:
+    """What the networks and utilities need to know; the defaults are those of COMET's regression metric.
+
+    Args:
+        layer: encoder layer of the sentence states, or "mix" for a learnt mix of all.
+        layer_transformation: "softmax" or "sparsemax", of the mix's weights.
+        layer_norm: normalise each layer before it is mixed.
+        word_layer: encoder layer of the word tags.
+        input_segments: what a unified metric was trained on, hypothesis first.
+    """
+
+    class_identifier: str = "regression_metric"
+    encoder_model: str = "XLM-RoBERTa"
+    pretrained_model: str = "xlm-roberta-large"
+    pool: str = "avg"
+    layer: str | int = "mix"
+    layer_transformation: str = "softmax"
+    layer_norm: bool = True
+    word_layer: int = 24
+    hidden_sizes: tuple[int, ...] = (3072, 1024)
+    activations: str = "Tanh"
+    final_activation: str | None = None
+    input_segments: tuple[str, ...] = ("mt", "src", "ref")
+    word_level_training: bool = False
+    error_labels: tuple[str, ...] = ("minor", "major")
+
+    @property
+    def tags(self) -> int:
+        """Classes of the word tagger; 0 for none."""
+        return 1 + len(self.error_labels) if self.word_level_training else 0
+
+    @classmethod
+    def read_class(cls, folder: Path) -> str:
+        """COMET's name for the class of a checkpoint folder, from its small files alone."""
+        if (folder / "hparams.yaml").is_file():
+            kind = str(_yaml(folder / "hparams.yaml").get("class_identifier"))
+            if kind not in DEFAULTS:
+                raise ValueError(f"{folder} is a {kind!r} checkpoint; supported are {', '.join(DEFAULTS)}")
+            return kind
+        if is_hub_mixin(folder):
+            return "xcomet_metric"
+        raise FileNotFoundError(
+            f"{folder} has neither hparams.yaml nor the config.json of XCOMET-lite: is it a COMET checkpoint?"
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> CometHparams:
+        """All of a checkpoint folder."""
+        kind = cls.read_class(folder)
+        if (folder / "hparams.yaml").is_file():
+            named = _yaml(folder / "hparams.yaml")
+            stored = _stored(folder) or named
+            patched = named.get("layer_transformation") == "sparsemax_patch"
+            return _filled(kind, {**stored, "layer_transformation": "softmax"} if patched else stored)
+        given = read_json(folder / "config.json")
+        published = all(given.get(key) == value for key, value in _XCOMET_LITE.items())
+        return _filled(kind, {"layer_transformation": "softmax", **given} if published else given)
+
+
+# What COMET's classes take where a checkpoint says nothing.
+DEFAULTS: dict[str, Fields] = {
+    "regression_metric": {},
+    "referenceless_regression_metric": {"hidden_sizes": (2048, 1024)},
+    "ranking_metric": {"pretrained_model": "xlm-roberta-base"},
+    "unified_metric": {"layer_transformation": "sparsemax", "pretrained_model": "microsoft/infoxlm-large"},
+    "xcomet_metric": {
+        "encoder_model": "XLM-RoBERTa-XL",
+        "pretrained_model": "facebook/xlm-roberta-xl",
+        "layer_transformation": "sparsemax",
+        "layer_norm": False,
+        "word_layer": 36,
+        "hidden_sizes": (2560, 1280),
+        "error_labels": ("minor", "major", "critical"),
+    },
+}
+
+
+def is_hub_mixin(folder: Path) -> bool:
+    """Whether config.json holds COMET's own settings and not those of a transformers model."""
+    config = read_json(folder / "config.json")
+    return "model_type" not in config and "encoder_model" in config and "pretrained_model" in config
+
+
+def weights_file(folder: Path) -> Path:
+    """The file with a COMET checkpoint's weights."""
+    for name in _WEIGHTS:
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
+
+
+def _stored(folder: Path) -> Fields:
+    """The hyper-parameters inside the .ckpt; empty for other files."""
+    path = folder / COMET_WEIGHTS
+    return dict(read_pickle(path).get("hyper_parameters") or {}) if path.is_file() else {}
+
+
+def _filled(kind: str, given: Fields) -> CometHparams:
+    values = {**DEFAULTS[kind], **given, "class_identifier": kind}
+    if kind in ("unified_metric", "xcomet_metric"):
+        values["layer"] = given.get("sent_layer", "mix")
+    if kind == "xcomet_metric":
+        values |= {"input_segments": ("mt", "src", "ref"), "word_level_training": True}
+    fields = CometHparams.__dataclass_fields__
+    known: Fields = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key in fields
+    }
+    return CometHparams(**known)
+
+
+def _yaml(path: Path) -> Fields:
+    import yaml
+
+    with naming(path):
+        loaded: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path} holds a {type(loaded).__name__} and not hyper-parameters by name: fetch it again")
+    return loaded

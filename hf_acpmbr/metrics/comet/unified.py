@@ -1,0 +1,179 @@
+"""Unified COMET metrics, whose texts go through the encoder together: CometKiwi, UniTE, XCOMET and XCOMET-lite.
+
+CometKiwi (Rei et al. 2022, https://aclanthology.org/2022.wmt-1.60), UniTE (Wan et al. 2022), XCOMET (Guerreiro et al.
+2024, https://aclanthology.org/2024.tacl-1.54).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ...candidates import FloatArray, IntArray
+from ...scoring.batches import pad
+from ...scoring.utility import Kernel, Statistics, TextTable
+from .regression import CometCheckpoint, CometOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .network import CometNetwork
+
+Probabilities = npt.NDArray[np.float32]
+_Results = dict[tuple[int, ...], tuple[float, Probabilities]]  # text numbers → score and word tags
+_PAIRS_AT_ONCE = 16384  # word tags of so many pairs are held at a time
+_SPAN_WEIGHTS = (0.1667, 0.3333, 0.5)
+_SCORE_WEIGHTS = (0.12, 0.33, 0.33, 0.22)
+_SEVERITY = np.array([0.0, 1.0, 5.0, 10.0])
+_WORST = 25.0
+_TYPED = ("BERT", "DeBERTa")  # encoders that get segment types from COMET; RemBERT has them, but is given none
+
+
+class UnifiedMetric(CometCheckpoint):
+    """A metric over inputs such as `hypothesis source`, `hypothesis reference`, `hypothesis source reference`.
+
+    With source and reference the three are averaged; XCOMET weights them and adds an error score from its word tags.
+
+    Args:
+        checkpoint: hub id or folder.
+        reference_free: use hypothesis and source only; default: whether the checkpoint was trained so (CometKiwi).
+        options: see `CometCheckpoint`.
+    """
+
+    description = "COMET unified metric: hypothesis, source and reference encoded together."
+
+    def __init__(self, checkpoint: str, *, reference_free: bool | None = None, **options: Unpack[CometOptions]) -> None:
+        super().__init__(checkpoint, **options)
+        self._reference_free = reference_free
+
+    @property
+    def reference_free(self) -> bool:
+        """Whether only hypothesis and source are compared."""
+        if self._reference_free is None:
+            self._reference_free = "ref" not in self.hparams.input_segments
+        return self._reference_free
+
+    @property
+    def needs_reference(self) -> bool:  # type: ignore[override]
+        """Whether references are part of the input."""
+        return not self.reference_free
+
+    @property
+    def needs_source(self) -> bool:  # type: ignore[override]
+        """Whether sources are part of the input."""
+        return "src" in self.hparams.input_segments
+
+    @property
+    def explains(self) -> bool:
+        """XCOMET proper: its word tags enter the score."""
+        return self.hparams.class_identifier == "xcomet_metric"
+
+    def inputs(self) -> list[tuple[str, ...]]:
+        """The segments of each forward pass."""
+        wanted = ("src",) if self.reference_free else ("src", "ref")
+        parts = [part for part in wanted if part in self.hparams.input_segments]
+        if not parts or (parts != ["src"] and "ref" not in parts):
+            raise ValueError(
+                f"{self.checkpoint} was trained on {', '.join(self.hparams.input_segments)}: "
+                f"reference_free={self.reference_free} leaves nothing to compare the hypothesis with"
+            )
+        if parts == ["src", "ref"]:
+            return [("mt", "src"), ("mt", "ref"), ("mt", "src", "ref")]
+        return [("mt", *parts)]
+
+    def load(self) -> CometNetwork:
+        from .network import load_comet
+
+        self.expect("unified_metric", "xcomet_metric")
+        return load_comet(self.folder, self.hparams, self.encoder_config(), 1)
+
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """Ids of each text; results of passes that many pairs share are kept."""
+        return _UnifiedKernel(self, table, statistics)
+
+
+class _UnifiedKernel:
+    def __init__(self, utility: UnifiedMetric, table: TextTable, statistics: Statistics) -> None:
+        self.utility, self.statistics = utility, statistics
+        self.tokens = utility.special_tokens()
+        self.longest = utility.longest()
+        texts = utility.encode_texts(table.texts)
+        sources = utility.encode_texts(table.sources)
+        self.ids = {"mt": texts, "ref": texts, "src": sources}
+        self.typed = utility.hparams.encoder_model in _TYPED
+        self.with_source: _Results = {}  # this pass does not depend on the reference, so it is kept
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        blocks = [slice(start, start + _PAIRS_AT_ONCE) for start in range(0, hypotheses.size, _PAIRS_AT_ONCE)]
+        return np.concatenate([self._block(hypotheses[part], references[part], sources[part]) for part in blocks])
+
+    def _block(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        of = {"mt": hypotheses, "ref": references, "src": sources}
+        passes: list[list[tuple[float, Probabilities]]] = []
+        for segments in self.utility.inputs():
+            keys = list(zip(*(of[part].tolist() for part in segments), strict=True))
+            results = self._run(segments, keys, self.with_source if segments == ("mt", "src") else {})
+            passes.append([results[key] for key in keys])
+        scores = np.array([[score for score, _ in results] for results in passes])
+        if not self.utility.explains:
+            return np.asarray(scores.mean(axis=0))
+        weights = np.array(_SCORE_WEIGHTS)
+        tags = np.array([self._tag_score([tags for _, tags in pair]) for pair in zip(*passes, strict=True)])
+        shares = weights[:3] if len(passes) == 3 else weights[:3].sum(keepdims=True)
+        return np.asarray(shares @ np.minimum(scores, 1.0) + weights[3] * tags)
+
+    def _run(self, segments: tuple[str, ...], keys: list[tuple[int, ...]], known: _Results) -> _Results:
+        new = [key for key in dict.fromkeys(keys) if key not in known]
+        rows = [self.tokens.join(*(self.ids[part][k] for part, k in zip(segments, key, strict=True))) for key in new]
+        rows = [row[: self.longest] for row in rows]
+
+        def receive(batch: IntArray, output: tuple[list[float], list[Probabilities]]) -> None:
+            for k, score, tags in zip(batch.tolist(), *output, strict=True):
+                known[new[k]] = (score, tags)
+
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        self.utility.encode(lengths, lambda batch: self._forward(batch, rows, new), receive, self.statistics)
+        return known
+
+    def _forward(
+        self, batch: IntArray, rows: list[list[int]], keys: list[tuple[int, ...]]
+    ) -> tuple[list[float], list[Probabilities]]:
+        chosen = [rows[k] for k in batch]
+        device, network = self.utility.device, self.utility.network
+        first = [self._first_segment(keys[k]) for k in batch]
+        ids = pad(chosen, self.tokens.pad_id, device)
+        mask = pad([[1] * len(row) for row in chosen], 0, device)
+        types = None
+        if self.typed:
+            types = pad([[0] * size + [1] * (ids.shape[1] - size) for size in first], 1, device)
+        sentence, words = network(ids, mask, types)
+        scores: list[float] = network.estimator(sentence[:, 0]).double().cpu().tolist()
+        if not self.utility.explains or network.hidden2tag is None:
+            return scores, [np.zeros((0, 0), dtype=np.float32)] * len(scores)
+        tags = network.hidden2tag(words).float().softmax(dim=-1).cpu().numpy()
+        return scores, [row[:size].copy() for row, size in zip(tags, first, strict=True)]
+
+    def _first_segment(self, key: tuple[int, ...]) -> int:
+        """Tokens of the hypothesis with the special tokens it would have alone."""
+        return len(self.ids["mt"][key[0]]) + self.tokens.count
+
+    def _tag_score(self, tags: list[Probabilities]) -> float:
+        weights = _SPAN_WEIGHTS if len(tags) == 3 else (1.0,)
+        return span_score(sum((w * t for w, t in zip(weights, tags, strict=True)), np.zeros_like(tags[0])))
+
+
+def span_score(probabilities: Probabilities | FloatArray) -> float:
+    """1 − (minor + 5·major + 10·critical) / 25 over the error spans of one hypothesis, at least 0.
+
+    A span is a run of error tags with the severity of its first token; a run that is still open at the last token does
+    not count, as in the reference implementation.
+    """
+    labels = probabilities.argmax(axis=1)
+    wrong = labels > 0
+    starts = np.flatnonzero(wrong & ~np.concatenate([[False], wrong[:-1]]))
+    if wrong.size and wrong[-1]:
+        starts = starts[:-1]
+    penalty = min(float(_SEVERITY[labels[starts]].sum()), _WORST)
+    return (_WORST - penalty) / _WORST

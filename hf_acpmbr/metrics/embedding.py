@@ -1,0 +1,147 @@
+"""Cosine of sentence vectors, which the library sentence-transformers makes (an extra of this package)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..candidates import FloatArray, IntArray
+from ..scoring.checkpoints import naming
+from ..scoring.utility import Kernel, Statistics, TextTable
+from .encoding import TextVectors
+from .network import NetworkOptions, NetworkUtility
+from .tokenization import NO_LIMIT, position_limit
+
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from typing_extensions import Unpack
+
+_POOLINGS = ("mean", "cls", "max")
+
+
+class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
+    """Cosine similarity of sentence vectors, −1 to 1; N + M encodings serve N·M pairs.
+
+    A checkpoint of sentence-transformers is used as its own files say (pooling, dense layers, longest input, prompt);
+    of a plain encoder the mean of the last states is the vector.
+
+    Args:
+        checkpoint: hub id or folder of an encoder.
+        pooling: "mean", "cls" or "max" over the last states; default: the checkpoint's own, else "mean".
+        prefix: text put before every input (such as "query: " for E5); default: the checkpoint's own, else none.
+        max_length: longest input in tokens; default: the checkpoint's own.
+        options: see `NetworkUtility`.
+    """
+
+    encodes_texts = True
+
+    symmetric = True
+    can_aggregate = True
+    has_vectors = True
+    description = "Cosine similarity of sentence embeddings."
+    homepage = "https://www.sbert.net"
+    citation = (
+        "@inproceedings{reimers-2019-sentence-bert, title = {Sentence-{BERT}: Sentence Embeddings using Siamese "
+        "{BERT}-Networks}, author = {Reimers, Nils and Gurevych, Iryna}, booktitle = {Proceedings of EMNLP}, "
+        "year = {2019}}"
+    )
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        pooling: str | None = None,
+        prefix: str | None = None,
+        max_length: int | None = None,
+        **options: Unpack[NetworkOptions],
+    ) -> None:
+        super().__init__(checkpoint, **options)
+        if pooling is not None and pooling not in _POOLINGS:
+            raise ValueError(f"pooling={pooling!r} is unknown: choose one of {', '.join(_POOLINGS)}")
+        if max_length is not None and max_length < 3:
+            raise ValueError(f"max_length must be at least 3, got {max_length}")
+        self.pooling, self.prefix, self.max_length = pooling, prefix, max_length
+
+    def load(self) -> SentenceTransformer:
+        try:
+            from sentence_transformers import SentenceTransformer
+            from sentence_transformers.sentence_transformer.modules import Pooling
+        except ImportError as error:
+            raise ImportError(
+                f"embedding-cosine needs the library sentence-transformers from version 6 on ({error}), this package's "
+                "extra 'sentence-transformers': pip install 'sentence-transformers>=6'"
+            ) from error
+        with naming(self.folder):
+            network = SentenceTransformer(
+                str(self.folder), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"}
+            )
+        encoder = getattr(network[0], "auto_model", None)
+        if encoder is None:
+            raise ValueError(f"{self.checkpoint} has no transformers encoder: embedding-cosine needs one")
+        if self.pooling is not None:
+            places = [k for k, module in enumerate(network) if isinstance(module, Pooling)]
+            if not places:
+                raise ValueError(f"{self.checkpoint} pools no token states: leave pooling= away")
+            network[places[0]] = Pooling(network[places[0]].embedding_dimension, self.pooling)
+        longest = self.max_length or network.max_seq_length or NO_LIMIT
+        network.max_seq_length = min(longest, position_limit(None, encoder.config))
+        return network
+
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """Unit vectors of each text."""
+        return _CosineKernel(self, table.texts, statistics)
+
+
+class _SentenceVectors(TextVectors):
+    """What the library's `encode` makes of the texts of each batch."""
+
+    def __init__(self, utility: EmbeddingCosine, texts: Sequence[str], statistics: Statistics) -> None:
+        network = utility.network
+        # The rows are there for the lengths alone, by which batches are filled: the library tokenises by itself.
+        cut = {"truncation": True, "max_length": network.max_seq_length}
+        rows = network.tokenizer(list(texts), **cut)["input_ids"] if texts else []
+        super().__init__(utility, rows, 0, network, statistics)
+        self.network, self.texts, self.prefix = network, texts, utility.prefix
+
+    def _run(self, batch: IntArray) -> torch.Tensor:
+        from torch.nn.functional import normalize
+
+        vectors = self.network.encode(
+            [self.texts[k] for k in batch],
+            prompt=self.prefix,
+            batch_size=batch.size,
+            show_progress_bar=False,
+            convert_to_tensor=True,
+        )
+        return normalize(vectors.float(), dim=-1)
+
+
+class _CosineKernel:
+    def __init__(self, utility: EmbeddingCosine, texts: Sequence[str], statistics: Statistics) -> None:
+        self.states = _SentenceVectors(utility, texts, statistics)
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        texts, inverse = np.unique(np.concatenate([hypotheses, references]), return_inverse=True)
+        vectors = self.vectors(texts)
+        h, r = np.split(inverse.reshape(-1), 2)
+        if hypotheses.size > texts.size**2 // 4:
+            return np.asarray((vectors @ vectors.T)[h, r])
+        return np.asarray(np.einsum("kd,kd->k", vectors[h], vectors[r]))
+
+    def vectors(self, texts: IntArray) -> FloatArray:
+        """(k, D) unit vectors."""
+        import torch
+
+        return np.asarray(torch.stack(self.states.get(texts)).double().cpu().numpy())
+
+    def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
+        """(k, K) cosines with given vectors of any length."""
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(self.vectors(hypotheses) @ (vectors / np.maximum(norms, 1e-12)).T)
+
+    def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
+        """(k, K) cosines with weighted mean vectors."""
+        return self.vector_scores(hypotheses, weights @ self.vectors(references))

@@ -1,0 +1,226 @@
+"""An LLM as the judge: a causal model is asked about two texts, and the probabilities of its answers are the score.
+
+Judges as MBR utilities: Wu et al. 2024, https://arxiv.org/abs/2410.02902. Models favour a place in the prompt, so both
+orders are asked and averaged.
+"""
+
+from __future__ import annotations
+
+import string
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ..candidates import FloatArray, IntArray
+from ..scoring.checkpoints import naming
+from ..scoring.utility import Kernel, Statistics, TextTable
+from .network import NetworkOptions, NetworkUtility
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+    from typing_extensions import Unpack
+
+    from ..types import Tokenizer
+
+_TASK = "{source}\n\nFirst answer:\n{first}\n\nSecond answer:\n{second}\n\n"
+_ASKED = {
+    "agreement": (
+        _TASK + "How well do the two answers agree in meaning? Reply with one digit from 1 (they contradict each "
+        "other) to 5 (they say the same).",
+        {"1": 0.0, "2": 0.25, "3": 0.5, "4": 0.75, "5": 1.0},
+    ),
+    "preference": (
+        _TASK + "Which of the two answers is better? Reply with one letter: A for the first, B for the second.",
+        {"A": 1.0, "B": 0.0},
+    ),
+}
+_PLACES = ("source", "first", "second")
+# Below this share of the probability for all answers together, a judge mostly says something else.
+_LEAST_SHARE = 0.5
+
+
+class LLMJudge(NetworkUtility["PreTrainedModel"]):
+    """What a causal model answers about a hypothesis and a reference, as the mean of the answers' values.
+
+    Args:
+        checkpoint: hub id or folder of a causal model with its tokenizer.
+        question: "agreement" asks how well the two agree, and is symmetric; "preference" asks which is better, so that
+            the expected utility is the share of the pool that a candidate beats.
+        prompt: what is asked, with {first}, {second} and, where the source matters, {source}; default: the question's.
+        answers: answer → its value; the probabilities of their first tokens decide, renormalised among them. For
+            "preference" the value is that of the first text being better. Default: the question's. A judge that mostly
+            says something else is warned of: its scores mean little.
+        both_orders: ask with either text first and average; False asks once, with the hypothesis first.
+        chat: put the prompt into the tokenizer's chat template; default: if it has one.
+        options: see `NetworkUtility`.
+    """
+
+    half = "bfloat16"
+    files = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja")
+    description = "A language model as the judge of two texts."
+    homepage = "https://arxiv.org/abs/2410.02902"
+    citation = (
+        "@misc{wu-etal-2024-better, title = {Better Instruction-Following Through Minimum {B}ayes Risk}, author = {Wu, "
+        "Ian and Fernandes, Patrick and Bertsch, Amanda and Kim, Seungone and Pakazad, Sina and Neubig, Graham}, "
+        "year = {2024}, eprint = {2410.02902}, archivePrefix = {arXiv}}"
+    )
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        question: str = "agreement",
+        prompt: str | None = None,
+        answers: Mapping[str, float] | None = None,
+        both_orders: bool = True,
+        chat: bool | None = None,
+        **options: Unpack[NetworkOptions],
+    ) -> None:
+        super().__init__(checkpoint, **options)
+        if question not in _ASKED:
+            raise ValueError(f"question={question!r} is unknown: choose one of {', '.join(_ASKED)}")
+        self.question, self.both_orders, self.chat = question, both_orders, chat
+        self.prompt = _ASKED[question][0] if prompt is None else prompt
+        self.answers = dict(_ASKED[question][1] if answers is None else answers)
+        _check(self.prompt, self.answers)
+        # The default prompts do without the source; one of the caller's that names it needs it.
+        self.needs_source = prompt is not None and "{source}" in prompt
+        self.takes_source = "{source}" in self.prompt
+        self.symmetric = both_orders and question == "agreement"
+        self.scale = max(self.answers.values()) - min(self.answers.values())
+        self._tokenizer: Tokenizer | None = None
+        self._warned = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            from transformers import AutoTokenizer
+
+            self._tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
+        return self._tokenizer
+
+    def load(self) -> PreTrainedModel:
+        from transformers import AutoModelForCausalLM
+
+        options = {"dtype": "float32", "trust_remote_code": False}
+        with naming(self.folder):
+            return cast("PreTrainedModel", AutoModelForCausalLM.from_pretrained(self.folder, **options))
+
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """One pass for each pair and order."""
+        return _JudgeKernel(self, table, statistics)
+
+    def ask(self, source: str | None, first: str, second: str) -> list[int]:
+        """Token ids of one question."""
+        values = {"source": source or "", "first": first, "second": second}
+        # In one pass, so that braces in a text stay as they are.
+        asked = "".join(
+            literal + (values[name] if name else "") for literal, name, _, _ in string.Formatter().parse(self.prompt)
+        ).strip()
+        if self.chat if self.chat is not None else self.tokenizer.chat_template is not None:
+            turn = [{"role": "user", "content": asked}]
+            asked = str(self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False))
+            return list(self.tokenizer(asked, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer(asked + "\nAnswer:")["input_ids"])
+
+    def answer_tokens(self) -> tuple[list[int], list[int]]:
+        """The tokens that an answer can begin with, and the answer that each belongs to."""
+        owners: dict[int, set[int]] = {}
+        for k, answer in enumerate(self.answers):
+            for spelled in (answer, f" {answer}"):
+                ids = self.tokenizer(spelled, add_special_tokens=False)["input_ids"]
+                if ids and ids[0] != self.tokenizer.unk_token_id:
+                    owners.setdefault(int(ids[0]), set()).add(k)
+        own = {token: next(iter(answers)) for token, answers in owners.items() if len(answers) == 1}
+        if silent := [answer for k, answer in enumerate(self.answers) if k not in own.values()]:
+            raise ValueError(
+                f"answers {silent} have no first token of their own in {self.checkpoint_name!r}: choose answers that "
+                "begin with different tokens of its vocabulary"
+            )
+        return list(own), list(own.values())
+
+    def check_share(self, share: float) -> None:
+        """Warn, once, of a judge that gives its answers only this share of the probability."""
+        if share < _LEAST_SHARE and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the judge {self.checkpoint_name!r} gives its answers ({', '.join(self.answers)}) only {share:.1%} of "
+                "the probability, so it mostly says something else: choose another model, prompt= or answers=",
+                stacklevel=2,
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_tokenizer": None}
+
+
+class _JudgeKernel:
+    def __init__(self, utility: LLMJudge, table: TextTable, statistics: Statistics) -> None:
+        self.utility, self.table, self.statistics = utility, table, statistics
+        self.tokens, owners = utility.answer_tokens()
+        values = list(utility.answers.values())
+        self.values = np.array([values[k] for k in owners])
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        scores = self._asked(hypotheses, references, sources)
+        if not self.utility.both_orders:
+            return scores
+        swapped = self._asked(references, hypotheses, sources)
+        if self.utility.question == "preference":
+            swapped = max(self.values) + min(self.values) - swapped
+        return np.asarray((scores + swapped) / 2)
+
+    def _asked(self, first: IntArray, second: IntArray, sources: IntArray) -> FloatArray:
+        texts, known = self.table.texts, self.table.sources
+        rows = [
+            self.utility.ask(known[s] if known else None, texts[a], texts[b])
+            for a, b, s in zip(first.tolist(), second.tolist(), sources.tolist(), strict=True)
+        ]
+        out = np.empty((len(rows), 2))
+
+        def receive(batch: IntArray, answered: FloatArray) -> None:
+            out[batch] = answered
+
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        self.utility.encode(lengths, lambda batch: self._forward([rows[k] for k in batch]), receive, self.statistics)
+        self.utility.check_share(float(out[:, 1].mean()))
+        return out[:, 0]
+
+    def _forward(self, rows: Sequence[Sequence[int]]) -> FloatArray:
+        """(B, 2) mean values of the answers, and their share of the probability.
+
+        Padded on the left, so that the last place is every row's next token.
+        """
+        import torch
+
+        width = max(map(len, rows))
+        device = self.utility.device
+        ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        output = self.utility.network(
+            input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=1, use_cache=False
+        )
+        logits: torch.Tensor = output.logits[:, -1].double()
+        answers = logits[:, self.tokens]
+        share = (answers.logsumexp(-1) - logits.logsumexp(-1)).exp()
+        return np.column_stack([answers.softmax(-1).cpu().numpy() @ self.values, share.cpu().numpy()])
+
+
+def _check(prompt: str, answers: Mapping[str, float]) -> None:
+    try:
+        places = [place[1:] for place in string.Formatter().parse(prompt) if place[1] is not None]
+    except ValueError as error:
+        raise ValueError(f"prompt is not a template ({error}): write {{{{ and }}}} for braces") from error
+    named = [name for name, *_ in places]
+    if unknown := [name for name, *more in places if name not in _PLACES or any(more)]:
+        raise ValueError(f"prompt has {{{unknown[0]}…}}: its places are {{first}}, {{second}} and {{source}}")
+    if not {"first", "second"} <= set(named):
+        raise ValueError(f"prompt must have {{first}} and {{second}} where the two texts go, got {prompt!r}")
+    if len(set(answers.values())) < 2:
+        raise ValueError(f"answers must have at least two answers of different value, got {dict(answers)}")
+    for answer, value in answers.items():
+        if not answer.strip() or not np.isfinite(value):
+            raise ValueError(f"answers maps texts to finite numbers, got {answer!r}: {value!r}")

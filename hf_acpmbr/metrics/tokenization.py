@@ -1,0 +1,169 @@
+"""Tokenisers of encoders as their own library made them, and how they put texts together.
+
+tokenizer.json is taken as it is: transformers 5 rebuilds some tokenisers (DeBERTa's) without the normalisation that is
+in the file, and so gives other ids than the programs that the metrics were published with. Checked with transformers
+5.23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ..scoring.checkpoints import naming, read_json
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerFast
+
+NO_LIMIT = 10**6  # tokenisers that know no limit report a huge one
+_SENTENCEPIECE = ("sentencepiece.bpe.model", "spm.model", "spiece.model", "sentencepiece.model")
+# Encoders that count positions from padding_idx + 1.
+_OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer", "xmod", "data2vec-text")
+
+
+# Sentencepiece tokenisers that add nothing to the normalisation of their pieces.
+_PLAIN = ("BigBirdTokenizer", "MBartTokenizer", "MBart50Tokenizer")
+_KINDS = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
+# transformers 5 saves their tokenisers under RoBERTa's name, older releases did not.
+_NOT_ROBERTA = ("bart", "longformer", "led")
+
+
+class SpecialTokens:
+    """Token ids without special tokens, and how a tokeniser puts segments together.
+
+    Args:
+        folder: local folder of the tokeniser.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with naming(folder):
+            self.folder, self.tokenizer = folder, load_tokenizer(folder)
+        self.pad_id = int(self.tokenizer.pad_token_id or 0)
+        # Any ordinary word shows where the special tokens go.
+        word = _ids(self.tokenizer("a", add_special_tokens=False))
+        alone, both = _ids(self.tokenizer("a")), _ids(self.tokenizer("a", "a"))
+        first = next(k for k in range(len(alone)) if alone[k : k + len(word)] == word)
+        self.before = alone[:first]
+        self.after = alone[first + len(word) :]
+        self.between = both[first + len(word) : len(both) - len(self.after) - len(word)]
+
+    @property
+    def count(self) -> int:
+        """Special tokens of a single text."""
+        return len(self.before) + len(self.after)
+
+    @property
+    def splits_words(self) -> bool:
+        """Whether it is a WordPiece tokeniser, as BERT's."""
+        from tokenizers.models import WordPiece
+
+        return self.tokenizer.is_fast and isinstance(self.tokenizer.backend_tokenizer.model, WordPiece)
+
+    @cached_property
+    def marks(self) -> set[int]:
+        """Ids of the tokens that begin and separate texts (cls, sep), by the files or else by the tokeniser's class."""
+        from transformers import AutoTokenizer
+
+        marks = _marks(self.tokenizer)
+        return marks or _marks(
+            cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False))
+        )
+
+    def kind(self, model_type: str) -> str:
+        """Name of the tokeniser's class without "Fast"; where no file names one, that of the model's family."""
+        if model_type in _NOT_ROBERTA:
+            return ""
+        named = read_json(self.folder / "tokenizer_config.json").get("tokenizer_class") or _KINDS.get(model_type, "")
+        return str(named).removesuffix("Fast")
+
+    def encode(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
+        """Ids of each text without special tokens, cut to `limit`."""
+        if not texts:
+            return []
+        rows: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        return rows if limit is None else [row[:limit] for row in rows]
+
+    def join(self, *segments: Sequence[int]) -> list[int]:
+        """Ids of one input with special tokens around and between the segments."""
+        out = [*self.before, *segments[0]]
+        for segment in segments[1:]:
+            out += [*self.between, *segment]
+        return out + self.after
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokeniser of a folder: its tokenizer.json, or one converted from its sentencepiece model."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.utils.import_utils import is_protobuf_available
+
+    if (folder / "tokenizer.json").is_file():
+        return cast("PreTrainedTokenizerFast", PreTrainedTokenizerFast.from_pretrained(folder))
+    pieces = next((folder / name for name in _SENTENCEPIECE if (folder / name).is_file()), None)
+    if pieces is not None and not is_protobuf_available():
+        raise ImportError(
+            f"{folder} has no tokenizer.json, and converting {pieces.name} needs the package protobuf: "
+            "pip install protobuf"
+        )
+    tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    if pieces is not None:
+        _restore_normalizer(tokenizer, pieces)
+        if type(tokenizer).__name__.startswith("RemBert"):
+            _restore_rembert(tokenizer, pieces)
+    return tokenizer
+
+
+def position_limit(tokenizer: PreTrainedTokenizerFast | None, config: PretrainedConfig | None) -> int:
+    """Find the longest input with special tokens, by the tokeniser and by the position embeddings, if there are any."""
+    positions = int(getattr(config, "max_position_embeddings", 0) or 0)
+    if config is None or positions < 1:  # XLNet has -1
+        positions = NO_LIMIT
+    elif any(kind in str(config.model_type) for kind in _OFFSET_POSITIONS):
+        positions -= int(config.pad_token_id or 0) + 1
+    return positions if tokenizer is None else min(int(min(tokenizer.model_max_length, NO_LIMIT)), positions)
+
+
+def _restore_normalizer(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> None:
+    """Give a converted tokeniser the normalisation of its sentencepiece model, as transformers 4 converted it."""
+    from tokenizers import Regex, normalizers
+    from transformers.convert_slow_tokenizer import SentencePieceExtractor
+
+    characters = SentencePieceExtractor(str(pieces)).proto.normalizer_spec.precompiled_charsmap
+    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(characters)] if characters else []
+    kind = type(tokenizer).__name__
+    if kind.startswith("DebertaV2"):
+        lower = [normalizers.Lowercase()] if tokenizer.init_kwargs.get("do_lower_case") else []
+        steps = [*lower, normalizers.Strip(), *steps, normalizers.Replace(Regex(" {2,}"), " ")]
+    elif kind.startswith("XLMRoberta"):
+        steps = [*steps, normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "▁")]
+    elif kind in _PLAIN:
+        steps = [*steps, normalizers.Replace(Regex(" {2,}"), " ")]
+    else:
+        return
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(steps)
+
+
+def _restore_rembert(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> None:
+    """Unknown pieces, and cls and sep around texts: transformers 5 converts RemBERT's pieces without them."""
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers.models import Unigram
+    from tokenizers.processors import TemplateProcessing
+
+    model = SentencePieceProcessor(model_file=str(pieces))
+    vocabulary = [(model.id_to_piece(k), model.get_score(k)) for k in range(model.get_piece_size())]
+    tokenizer.backend_tokenizer.model = Unigram(vocabulary, model.unk_id())
+    cls, sep = str(tokenizer.cls_token), str(tokenizer.sep_token)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, tokenizer.get_vocab()[cls]), (sep, tokenizer.get_vocab()[sep])],
+    )
+
+
+def _marks(tokenizer: PreTrainedTokenizerFast) -> set[int]:
+    return {int(mark) for mark in (tokenizer.cls_token_id, tokenizer.sep_token_id) if mark is not None}
+
+
+def _ids(encoding: BatchEncoding) -> list[int]:
+    return list(encoding["input_ids"])

@@ -1,0 +1,31 @@
+"""Pairs → scores: what a utility is, how it is loaded and asked, and the driver that asks for many sources."""
+
+from .adapters import MatrixUtility
+from .engine import Scorer
+from .load import Partner, UtilityLike, UtilitySpec, as_utility, available_utilities, distilled_partners, load_utility
+from .together import Ask, Asks, Meter, Source, decide_together
+from .utility import NEUTRAL_OPTIONS, AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
+
+__all__ = [
+    "NEUTRAL_OPTIONS",
+    "AggregatingKernel",
+    "Ask",
+    "Asks",
+    "Kernel",
+    "MatrixUtility",
+    "Meter",
+    "Partner",
+    "Scorer",
+    "Source",
+    "Statistics",
+    "TextTable",
+    "Utility",
+    "UtilityLike",
+    "UtilitySpec",
+    "VectorKernel",
+    "as_utility",
+    "available_utilities",
+    "decide_together",
+    "distilled_partners",
+    "load_utility",
+]

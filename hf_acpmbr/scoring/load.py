@@ -1,0 +1,385 @@
+"""Utilities by name: the table of names and checkpoints, loading from a name, hub id, path or object, and the setting.
+
+`load_utility` and `as_utility` make utilities; a `UtilitySpec` is what a recipe holds, and can be loaded again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..config import Configured, describe, flag, number, plain
+from ..types import EvaluateModule, ScoreObject
+from .checkpoints import checkpoint_folder, read_config
+from .fingerprint import check_options
+from .utility import Utility
+
+if TYPE_CHECKING:
+    from ..types import JSON
+
+# What users may hand over; a mapping is {"name": ..., options}.
+UtilityLike: TypeAlias = (
+    "str | Mapping[str, object] | Utility | UtilitySpec | ScoreObject | EvaluateModule | Callable[..., object]"
+)
+_EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
+_MILLION = 10**6
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a utility's class is found.
+
+    Args:
+        module: module in `hf_acpmbr`, imported when the utility is asked for.
+        factory: its class.
+        options: arguments that make this name out of the class (such as the checkpoint).
+    """
+
+    module: str
+    factory: str
+    options: dict[str, object] = field(default_factory=dict)
+
+
+def _network(module: str, factory: str, checkpoint: str, millions: float | None = None, **options: object) -> Entry:
+    parameters = None if millions is None else round(millions * _MILLION)
+    return Entry(module, factory, {"checkpoint": checkpoint, "parameters": parameters, **options})
+
+
+def _bleurt(checkpoint: str, millions: float | None = None) -> Entry:
+    return _network("metrics.bleurt", "BLEURT", checkpoint, millions)
+
+
+def _comet(checkpoint: str, millions: float | None = None, **options: object) -> Entry:
+    return _network("metrics.comet.regression", "COMET", checkpoint, millions, **options)
+
+
+def _unified(checkpoint: str, millions: float | None = None, **options: object) -> Entry:
+    return _network("metrics.comet.unified", "UnifiedMetric", checkpoint, millions, **options)
+
+
+def _metricx(checkpoint: str, millions: float, **options: object) -> Entry:
+    return _network("metrics.metricx", "MetricX", f"google/metricx-{checkpoint}", millions, **options)
+
+
+UTILITIES: dict[str, Entry] = {
+    "chrf": Entry("metrics.chrf", "ChrF"),
+    "chrf++": Entry("metrics.chrf", "ChrF", {"word_order": 2}),
+    "bleu": Entry("metrics.bleu", "SentenceBLEU"),
+    "ter": Entry("metrics.ter", "TER"),
+    "bleurt-20": _bleurt("lucadiliello/BLEURT-20", 579),
+    "bleurt-20-d12": _bleurt("lucadiliello/BLEURT-20-D12", 167),
+    "bleurt-20-d6": _bleurt("lucadiliello/BLEURT-20-D6", 45),
+    "bleurt-20-d3": _bleurt("lucadiliello/BLEURT-20-D3", 30),
+    "bleurt-tiny-128": _bleurt("lucadiliello/bleurt-tiny-128"),
+    "bleurt-tiny-512": _bleurt("lucadiliello/bleurt-tiny-512"),
+    "bleurt-base-128": _bleurt("lucadiliello/bleurt-base-128"),
+    "bleurt-base-512": _bleurt("lucadiliello/bleurt-base-512"),
+    "bleurt-large-128": _bleurt("lucadiliello/bleurt-large-128"),
+    "bleurt-large-512": _bleurt("lucadiliello/bleurt-large-512"),
+    "comet": _comet("Unbabel/wmt22-comet-da", 581),
+    "comet-20": _comet("Unbabel/wmt20-comet-da"),
+    "comet-qe-20": _comet("Unbabel/wmt20-comet-qe-da", reference_free=True),
+    "cometkiwi": _network(
+        "metrics.comet.unified", "UnifiedMetric", "Unbabel/wmt22-cometkiwi-da", 565, reference_free=True
+    ),
+    "cometkiwi-xl": _network(
+        "metrics.comet.unified", "UnifiedMetric", "Unbabel/wmt23-cometkiwi-da-xl", 3500, reference_free=True
+    ),
+    "cometkiwi-xxl": _network(
+        "metrics.comet.unified", "UnifiedMetric", "Unbabel/wmt23-cometkiwi-da-xxl", 10700, reference_free=True
+    ),
+    "unite": _unified("Unbabel/wmt22-unite-da", reference_free=False),
+    "xcomet-xl": _unified("Unbabel/XCOMET-XL", 3500, reference_free=False),
+    "xcomet-xxl": _unified("Unbabel/XCOMET-XXL", 10700, reference_free=False),
+    "xcomet-lite": _network(
+        "metrics.comet.unified", "UnifiedMetric", "myyycroft/XCOMET-lite", 278, reference_free=False
+    ),
+    "metricx-24": _metricx("24-hybrid-large-v2p6", 1230),
+    "metricx-24-xl": _metricx("24-hybrid-xl-v2p6", 3700),
+    "metricx-24-xxl": _metricx("24-hybrid-xxl-v2p6", 13000),
+    "metricx-24-qe": _metricx("24-hybrid-large-v2p6", 1230, reference_free=True),
+    "metricx-23": _metricx("23-large-v2p0", 1230),
+    "metricx-23-xl": _metricx("23-xl-v2p0", 3700),
+    "metricx-23-xxl": _metricx("23-xxl-v2p0", 13000),
+    "metricx-23-qe": _metricx("23-qe-large-v2p0", 1230),
+    "bertscore": _network("metrics.bertscore", "BERTScore", "google-bert/bert-base-multilingual-cased"),
+    "embedding-cosine": _network(
+        "metrics.embedding", "EmbeddingCosine", "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", 118
+    ),
+    "embedded": _bleurt(str(_EMBEDDED / "utility")),
+    "embedded-d1": _bleurt(str(_EMBEDDED / "utility-d1")),
+    "embedded-d2": _bleurt(str(_EMBEDDED / "utility-d2")),
+}
+
+# Checkpoint folders by config.json's model_type: (module, factory).
+KINDS: dict[str, tuple[str, str]] = {"bleurt": ("metrics.bleurt", "BLEURT"), "mt5": ("metrics.metricx", "MetricX")}
+# COMET folders by hparams.yaml's class_identifier: (module, factory, options).
+COMET_KINDS: dict[str, tuple[str, str, dict[str, object]]] = {
+    "regression_metric": ("metrics.comet.regression", "COMET", {}),
+    "referenceless_regression_metric": ("metrics.comet.regression", "COMET", {"reference_free": True}),
+    "ranking_metric": ("metrics.comet.regression", "RankingMetric", {}),
+    "unified_metric": ("metrics.comet.unified", "UnifiedMetric", {}),
+    "xcomet_metric": ("metrics.comet.unified", "UnifiedMetric", {"reference_free": False}),
+}
+
+
+@dataclass(frozen=True)
+class Partner:
+    """A distilled utility of a target.
+
+    Args:
+        name: its name in `UTILITIES`.
+        low: reduction rate r′ of the paper's Low setting (target at r = 32).
+        high: reduction rate r′ of the paper's High setting (target at r = 1024).
+    """
+
+    name: str
+    low: float
+    high: float
+
+
+# The first partner is the one that `distilled="auto"` takes. For BLEURT-20 the rates are the paper's, and D12 had its
+# best BLEURT and High XCOMET; the embedded models follow the same rule: about as much spent on guide as on target.
+DISTILLED: dict[str, tuple[Partner, ...]] = {
+    "bleurt-20": (
+        Partner("bleurt-20-d12", 8, 256),
+        Partner("bleurt-20-d6", 4, 128),
+        Partner("bleurt-20-d3", 2, 64),
+    ),
+    "embedded": (Partner("embedded-d1", 8, 256), Partner("embedded-d2", 4, 128)),
+}
+
+
+def distilled_partners(name: str) -> tuple[Partner, ...]:
+    """Known distilled versions of a utility, the preferred one first; empty if there are none."""
+    return DISTILLED.get(name.lower(), ())
+
+
+class PlainEncoder(ValueError):
+    """A checkpoint that compares texts only as the encoder of another utility; the message says how to write that."""
+
+    def __init__(self, checkpoint: str, model_type: str) -> None:
+        super().__init__(checkpoint, model_type)
+        self.checkpoint, self.model_type = checkpoint, model_type
+
+    def __str__(self) -> str:
+        return self.advice("load_utility({name!r}, checkpoint={checkpoint!r})")
+
+    def advice(self, form: str) -> str:
+        """The message with `form` filled in by a utility's name and the checkpoint."""
+        ways = [form.format(name=name, checkpoint=self.checkpoint) for name in ("bertscore", "embedding-cosine")]
+        what = f"{self.checkpoint} is a {self.model_type or 'model'!r} checkpoint, which is not a metric by itself"
+        return f"{what}. To compare texts with it as an encoder, write {' or '.join(ways)}"
+
+
+def available_utilities() -> list[str]:
+    """Names that `load_utility` knows."""
+    return list(UTILITIES)
+
+
+def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: object) -> Utility:
+    """Load a utility by name ("chrf", "bleurt-20", ...), hub id or path of a checkpoint, or an `evaluate` script.
+
+    Args:
+        name: see `available_utilities()`; hub ids and folders in the public checkpoint formats work too.
+        trust_remote_code: allow what runs a program from elsewhere: the script of an `evaluate` module.
+        options: of the utility; networks take `device=`, `dtype=`, `batch_tokens=`, `compile=`, all take `cache=`
+            (a file that keeps scores between runs), `cache_required=` and `progress=`.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"load_utility takes a name, got {type(name).__name__}: use as_utility for objects")
+    known = name.lower()
+    entry = UTILITIES.get(known) or _from_table(known) or _from_path(name) or _from_hub(name)
+    if entry is None:
+        raise ValueError(_unknown(name))
+    fixed = dict(entry.options)
+    if known in UTILITIES and "checkpoint" in fixed:
+        fixed["name"] = known
+    if entry.factory == "EvaluateUtility":
+        fixed["trust_remote_code"] = trust_remote_code
+    utility = _make(name, entry.module, entry.factory, options, **fixed)
+    utility.loaded_as = (name, options)  # without the trust, which every later load has to be given
+    return utility
+
+
+def load_with(name: str, options: Mapping[str, object], *, trust_remote_code: bool = False) -> Utility:
+    """Load a utility with options from a mapping (a recipe, JSON), which cannot say what is trusted."""
+    _refuse_trust(name, options)
+    return load_utility(name, trust_remote_code=trust_remote_code, **options)
+
+
+def _refuse_trust(name: str, options: Mapping[str, object]) -> None:
+    if "trust_remote_code" in options:
+        raise ValueError(
+            f"the options of utility {name!r} have trust_remote_code, which no recipe or file can grant: remove it "
+            "there and, if you trust the program, pass it to the call that loads "
+            "(ACPMBR(..., trust_remote_code=True), load_utility(..., trust_remote_code=True), --trust-remote-code)"
+        )
+
+
+def as_utility(utility: object, /, *, trust_remote_code: bool = False, **options: object) -> Utility:
+    """Turn what users have into a Utility: one already, a name, an `evaluate` module, a callable, or an object with
+    `score(hypotheses, references, sources=None)` and `higher_is_better`. Its direction and scale are checked."""
+    if isinstance(utility, str):
+        return load_utility(utility, trust_remote_code=trust_remote_code, **options)
+    if isinstance(utility, Utility):
+        if options:
+            raise ValueError(f"options {sorted(options)} have no effect on a ready utility: set them when making it")
+        return _checked(utility)
+    if isinstance(utility, ScoreObject):
+        return _from_score_object(utility, options)
+    if isinstance(utility, EvaluateModule):
+        return _make(type(utility).__name__, "scoring.adapters", "EvaluateUtility", options, module=utility)
+    if callable(utility):
+        name = getattr(utility, "__name__", type(utility).__name__)
+        return _make(name, "scoring.adapters", "FunctionUtility", options, function=utility)
+    raise TypeError(
+        f"{type(utility).__name__} is not a utility: give a name, an evaluate module, a callable "
+        "f(hypotheses, references) or an object with score(hypotheses, references, sources=None) and higher_is_better"
+    )
+
+
+def _make(name: str, module: str, factory: str, options: Mapping[str, object], /, **fixed: object) -> Utility:
+    """Import a utility's class and make the object, after a check of the options that the user gave."""
+    cls = getattr(importlib.import_module(f"..{module}", __package__), factory)
+    check_options(f"utility {name!r}", cls, options)
+    made: Utility = cls(**{**fixed, **options})
+    return _checked(made)
+
+
+def _checked(utility: Utility) -> Utility:
+    """Refuse a direction or a scale that would make expected utilities and errors meaningless."""
+    flag(f"higher_is_better of utility {utility.name!r}", utility.higher_is_better)
+    number(0, above=True)(f"scale of utility {utility.name!r}", utility.scale)
+    return utility
+
+
+def _from_score_object(utility: ScoreObject, options: Mapping[str, object]) -> Utility:
+    known: dict[str, object] = {
+        key: getattr(utility, key)
+        for key in ("higher_is_better", "scale", "symmetric", "needs_source", "parameters")
+        if hasattr(utility, key)
+    }
+    # Such objects often have a torch.device and a version that is a number.
+    texts = {key: getattr(utility, key, None) for key in ("name", "version", "device")}
+    known |= {key: str(value) for key, value in texts.items() if value is not None}
+    kind = type(utility).__name__
+    made = _make(kind, "scoring.adapters", "FunctionUtility", {**known, **options}, function=utility.score)
+    if "name" not in known and "name" not in options:
+        made.name = kind
+    return made
+
+
+def _from_table(name: str) -> Entry | None:
+    """The table's line for a checkpoint it knows by hub id."""
+    return next((entry for entry in UTILITIES.values() if str(entry.options.get("checkpoint")).lower() == name), None)
+
+
+def _from_path(name: str) -> Entry | None:
+    """A folder in a public checkpoint format, or an `evaluate` script."""
+    path = Path(name).expanduser()
+    script = path / f"{path.name}.py" if path.is_dir() else path
+    if script.suffix == ".py" and script.is_file():
+        return Entry("scoring.adapters", "EvaluateUtility", {"module": str(path)})
+    return _from_folder(path, str(path)) if path.is_dir() else None
+
+
+def _from_hub(name: str) -> Entry | None:
+    """A checkpoint of a known format that the table does not name; its small files say what it is."""
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        return None
+    try:
+        folder = checkpoint_folder(name, ("config.json", "hparams.yaml"))
+    except Exception as error:  # whatever the hub's client raises for unknown, gated or unreachable repositories
+        raise ValueError(f"{_unknown(name)} (as a hub id it cannot be reached: {error})") from error
+    return _from_folder(folder, name)
+
+
+def _from_folder(folder: Path, checkpoint: str) -> Entry | None:
+    from ..metrics.comet.hparams import CometHparams, is_hub_mixin
+
+    if (folder / "hparams.yaml").is_file() or is_hub_mixin(folder):
+        module, factory, options = COMET_KINDS[CometHparams.read_class(folder)]
+        return Entry(module, factory, {"checkpoint": checkpoint, **options})
+    if not (folder / "config.json").is_file():
+        return None
+    model_type = str(read_config(folder).get("model_type", ""))
+    if model_type not in KINDS:
+        raise PlainEncoder(checkpoint, model_type)
+    module, factory = KINDS[model_type]
+    return Entry(module, factory, {"checkpoint": checkpoint})
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), UTILITIES, n=3)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known names: {', '.join(UTILITIES)}"
+    return f"unknown utility {name!r}: {hint} Hub ids, checkpoint folders and evaluate scripts are accepted too"
+
+
+@dataclass(frozen=True)
+class UtilitySpec(Configured):
+    """What makes a utility: a name for `load_utility` with its options, or a ready object.
+
+    Args:
+        name: as `load_utility` takes it: a name, hub id or path.
+        options: of the utility.
+        ready: the object itself, where it was given as one; such a spec cannot be written as JSON unless the object was
+            made by `load_utility`.
+    """
+
+    name: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    ready: Utility | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_trust(self.name, self.options)
+
+    @classmethod
+    def of(cls, utility: object) -> UtilitySpec:
+        """From whatever users have. A name is not loaded yet."""
+        if isinstance(utility, UtilitySpec):
+            return utility
+        if isinstance(utility, str):
+            return cls(utility)
+        if isinstance(utility, Mapping):
+            options = dict(utility)
+            name = options.pop("name", None)
+            if not isinstance(name, str):
+                raise ValueError(f'a utility is a name or {{"name": ..., its options}}, got {utility!r}')
+            return cls(name, options)
+        ready = as_utility(utility)
+        if ready.loaded_as is None:
+            return cls(ready.name, {}, ready)
+        return cls(*ready.loaded_as, ready)
+
+    @classmethod
+    def check(cls, name: str, value: object) -> UtilitySpec:
+        """The check of a field that holds a utility."""
+        return cls.of(value)
+
+    def load(self, *, trust_remote_code: bool = False) -> Utility:
+        """Give the ready object, or load it.
+
+        Args:
+            trust_remote_code: allow a utility that is a program to run; the spec itself cannot grant it.
+        """
+        if self.ready is not None:
+            return self.ready
+        return load_with(self.name, self.options, trust_remote_code=trust_remote_code)
+
+    def to_dict(self) -> dict[str, JSON]:
+        if self.ready is not None and self.ready.loaded_as is None:
+            raise ValueError(
+                f"the utility {self.name!r} is a Python object, which cannot be written as JSON: give it by name, hub "
+                "id or path, with its options"
+            )
+        return {"name": self.name, **{key: plain(key, value) for key, value in self.options.items()}}
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={describe(value)}" for key, value in sorted(self.options.items()))
+        return f"{self.name}({options})" if options else self.name

@@ -1,0 +1,224 @@
+"""What a utility is: the contract between the decoders, the engine and each metric's own file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypedDict, runtime_checkable
+
+from ..candidates import FloatArray, IntArray
+from ..config import describe
+from .fingerprint import option_names, word
+
+if TYPE_CHECKING:
+    import evaluate
+
+    from .engine import Scorer
+
+
+@dataclass
+class Statistics:
+    """What scoring has cost so far.
+
+    Attributes:
+        calls: pairs really computed: after dropping repeated pairs, symmetric twins, known and cached ones.
+        requested: pairs asked for.
+        cached: pairs answered by the persistent cache.
+        encoded: texts run through an encoder (utilities that encode each text once).
+        batches: forward passes.
+        tokens: real tokens in those batches.
+        padded_tokens: tokens with padding.
+        out_of_memory: times a batch was halved.
+    """
+
+    calls: int = 0
+    requested: int = 0
+    cached: int = 0
+    encoded: int = 0
+    batches: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+    out_of_memory: int = 0
+
+    @property
+    def padding(self) -> float:
+        """Share of the computed tokens that were padding."""
+        return 1.0 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """What a kernel is made for.
+
+    Attributes:
+        texts: unique texts, hypotheses and references together.
+        sources: unique sources; empty for utilities that need none.
+        reference_counts: how often each of the texts is a reference.
+    """
+
+    texts: Sequence[str]
+    sources: Sequence[str]
+    reference_counts: IntArray
+
+
+class Kernel(Protocol):
+    """A utility's own arithmetic over one list of unique texts; the engine calls it with pairs that are new."""
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray, /) -> FloatArray:
+        """(k,) scores of text pairs given as indices into the texts (and sources) the kernel was made for."""
+        ...
+
+
+@runtime_checkable
+class AggregatingKernel(Kernel, Protocol):
+    """The kernel of a utility with `can_aggregate`: it scores against averaged references."""
+
+    def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
+        """(k, K) scores of texts against the means of the texts `references` (m,) under (K, m) weights."""
+        ...
+
+
+@runtime_checkable
+class VectorKernel(Kernel, Protocol):
+    """The kernel of a utility with `has_vectors`: it compares sentence vectors."""
+
+    def vectors(self, texts: IntArray) -> FloatArray:
+        """(k, D) vectors of texts."""
+        ...
+
+    def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
+        """(k, K) scores of texts against references given as (K, D) vectors."""
+        ...
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options that every utility takes."""
+
+    cache: str | Path | None
+    cache_required: bool
+    progress: bool
+
+
+# Options that cannot change a score. Every other option of a utility's constructor is part of its signature.
+NEUTRAL_OPTIONS = (
+    "device",
+    "batch_tokens",
+    "compile",
+    "cache",
+    "cache_required",
+    "progress",
+    "parameters",
+    "trust_remote_code",
+)
+
+
+class Utility(ABC):
+    """A metric as an MBR utility u(hypothesis, reference[, source]).
+
+    A subclass keeps every option of its constructor as an attribute of the same name, from which the signature is made.
+
+    `as_metric()` gives it as a real `evaluate.Metric`. evaluate takes seconds to import, so that is made when it is
+    asked for, and the decoders never pay for it.
+
+    Args:
+        cache: file of the persistent score cache, shared by processes and runs; None keeps nothing.
+        cache_required: False scores without the cache, with a warning, where its file cannot be used.
+        progress: show one progress bar while a network scores.
+    """
+
+    name: str
+    higher_is_better: bool = True
+    scale: float = 1.0
+    scale_known: bool = True  # False: nobody has said, so whoever needs it looks at the scores
+    parameters: int = 0
+    needs_source: bool = False
+    takes_source: bool = False  # works without the source, and uses it where there is one
+    needs_reference: bool = True
+    needs_all_references: bool = False  # a pair's score depends on the whole list of references (idf)
+    symmetric: bool = False
+    joins_sources: bool = False  # pairs of several sources are better scored in one call: a network's batches
+    encodes_texts: bool = False  # what costs is each text, once; a pair of encoded texts is next to free
+    can_aggregate: bool = False  # its kernel is an AggregatingKernel
+    has_vectors: bool = False  # its kernel is a VectorKernel
+    device: str = "cpu"
+    pairs_at_once: ClassVar[int | None] = None
+    loaded_as: tuple[str, dict[str, object]] | None = None  # what `load_utility` was asked for
+    checkpoint_name: str | None = None  # a short name of the network behind it
+    description: str = ""
+    citation: str = ""
+    homepage: str = ""
+    _metric: evaluate.Metric | None = None
+
+    def __init__(self, *, cache: str | Path | None = None, cache_required: bool = True, progress: bool = False) -> None:
+        self.cache = cache
+        self.cache_required = cache_required
+        self.progress = progress
+
+    @property
+    def identity(self) -> str:
+        """The first word of the signature: the name, for networks with the revision of the checkpoint."""
+        return describe(self.name)
+
+    def settings(self) -> dict[str, object]:
+        """Every option that can change a score, with the value in force."""
+        settings: dict[str, object] = {}
+        for option in option_names(type(self)):
+            if option in NEUTRAL_OPTIONS or option == "name":
+                continue
+            try:
+                settings[option] = getattr(self, option)
+            except AttributeError as error:
+                raise TypeError(
+                    f"{type(self).__name__} takes {option}= but has no attribute of that name: its signature is made "
+                    "from the attributes, so keep every option as one"
+                ) from error
+        return settings
+
+    @property
+    def signature(self) -> str:
+        """One word that says which metric this is: two utilities whose scores can differ have different ones."""
+        return "|".join([self.identity, *(f"{option}:{word(value)}" for option, value in self.settings().items())])
+
+    @abstractmethod
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        """The arithmetic over the table's texts."""
+
+    def prepare(
+        self,
+        hypotheses: Sequence[str],
+        references: Sequence[str],
+        source: str | None = None,
+    ) -> Scorer:
+        """Make the scorer of hypotheses × references (translations of `source`); it keeps scores and encodings."""
+        from .engine import Scorer
+
+        return Scorer(self, hypotheses, references, None if source is None else [source])
+
+    def score(
+        self, hypotheses: Sequence[str], references: Sequence[str] | None = None, sources: Sequence[str] | None = None
+    ) -> FloatArray:
+        """(k,) scores of aligned lists. Repeated pairs are computed once."""
+        from .engine import score_aligned
+
+        return score_aligned(self, hypotheses, references, sources)
+
+    def as_metric(self) -> evaluate.Metric:
+        """The `evaluate.Metric` whose compute() is this utility."""
+        if self._metric is None:
+            from .adapters import metric_of
+
+            self._metric = metric_of(self)
+        return self._metric
+
+    def compute(self, **inputs: Sequence[str]) -> dict[str, list[float] | float]:
+        """evaluate's call: `predictions=`, `references=`, `sources=` → {"scores": per pair, "mean_score": average}."""
+        result: dict[str, list[float] | float] = self.as_metric().compute(**inputs)
+        return result
+
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "_metric"}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, device={self.device!r})"
