@@ -12,12 +12,13 @@ from ..mbr import ACPMBR
 from ..recipe import NAMED, Recipe
 from ..registry import DECODERS
 from ..stage import suggest
-from ..utilities.load import PlainEncoder
+from ..utilities.load import PlainEncoder, load_with
 from ._options import add_key_values, named, stage
 from ._pairs import add_preference_arguments
 
 if TYPE_CHECKING:
     from ..foreign import Tokenizer
+    from ..utilities import Utility
 
 DEFAULT_TARGET = "chrf"
 _OWN_OPTIONS = ("target", "distilled", "recipe", "seed")
@@ -121,8 +122,8 @@ def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **fl
     target, distilled = _target(args, keywords), list(args.distilled)
     if isinstance(args.recipe, Recipe) and not distilled:
         distilled = [spec.to_dict() for spec in args.recipe.distilled]
-    trusted = [_trusted(utility, args) for utility in distilled]
     try:
+        trusted = [_trusted(utility, args) for utility in distilled]
         return ACPMBR(
             tokenizer,
             target=None if target is None else _trusted(target, args),
@@ -139,11 +140,14 @@ def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **fl
         raise ValueError(error.advice(f"{option} {{name}} {option}-option checkpoint={{checkpoint}}")) from error
 
 
-def _trusted(utility: dict[str, object], args: argparse.Namespace) -> dict[str, object]:
-    """With leave to run programs if the command says so; neither options nor a recipe's file can give it."""
+def _trusted(utility: dict[str, object], args: argparse.Namespace) -> dict[str, object] | Utility:
+    """Load it if the command allows programs to run; neither options nor a recipe's file can allow it."""
     if "trust_remote_code" in utility:
         raise ValueError(f"trust_remote_code of {utility['name']!r}: give --trust-remote-code instead")
-    return {**utility, "trust_remote_code": True} if args.trust_remote_code else utility
+    if not args.trust_remote_code or utility["name"] == "auto":
+        return utility
+    options = {key: value for key, value in utility.items() if key != "name"}
+    return load_with(str(utility["name"]), options, trust_remote_code=True)
 
 
 def _target(args: argparse.Namespace, keywords: Mapping[str, object]) -> dict[str, object] | None:
