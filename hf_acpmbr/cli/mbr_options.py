@@ -82,7 +82,7 @@ def add_method_arguments(parser: argparse.ArgumentParser, *, several: bool = Fal
         metavar="NAME|JSON",
         type=stage,
         help=f'{", ".join(DECODERS)}; or with settings: \'{{"name": "n-by-s", "num_references": 32}}\' (default: '
-        "acpmbr with --distilled, else pmbr)",
+        "rounds; with a recipe of the paper or a setting of a completer acpmbr, without --distilled pmbr)",
     )
     add_key_values(
         method, "--set", f"any other setting, as JSON or plain text; repeatable. Settings: {', '.join(KEYWORDS)}"
@@ -147,29 +147,20 @@ def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **fl
     target, distilled = _target(args, keywords), list(args.distilled)
     if isinstance(args.recipe, Recipe) and not distilled:
         distilled = [spec.to_dict() for spec in args.recipe.distilled]
-    trusted = [_trusted(utility, args) for utility in distilled]
     try:
         return ACPMBR(
             tokenizer,
-            target=None if target is None else _trusted(target, args),
-            distilled=trusted,
+            target=target,
+            distilled=distilled,
             recipe=args.recipe,
             seed=args.seed,
+            trust_remote_code=args.trust_remote_code,
             **keywords,
         )
-    except TypeError as error:  # an option that the utility's class does not have
-        raise ValueError(str(error)) from error
     except PlainEncoder as error:
         is_target = target is not None and Path(str(target["name"])).expanduser() == Path(error.checkpoint)
         option = "--target" if is_target else "--distilled"
         raise ValueError(error.advice(f"{option} {{name}} {option}-option checkpoint={{checkpoint}}")) from error
-
-
-def _trusted(utility: dict[str, object], args: argparse.Namespace) -> dict[str, object]:
-    """With leave to run programs if the command says so; neither options nor a recipe's file can give it."""
-    if "trust_remote_code" in utility:
-        raise ValueError(f"trust_remote_code of {utility['name']!r}: give --trust-remote-code instead")
-    return {**utility, "trust_remote_code": True} if args.trust_remote_code else utility
 
 
 def _target(args: argparse.Namespace, keywords: Mapping[str, object]) -> dict[str, object] | None:

@@ -330,8 +330,10 @@ def test_a_recipe_file_cannot_give_trust(tmp_path: Path, capsys: pytest.CaptureF
     files.mkdir()
     file.write_text(json.dumps({**recipe, "target": {**recipe["target"], "trust_remote_code": True}}))
     for role in ("target", "distilled"):
-        assert rerank(files, '["a"]\n', "--recipe", str(file))[0] == 2
-        assert "trust_remote_code" in capsys.readouterr().err, role
+        for trust in ([], ["--trust-remote-code"]):
+            with pytest.raises(SystemExit, match="2"):
+                rerank(files, '["a"]\n', "--recipe", str(file), *trust)
+            assert "have trust_remote_code, which no recipe or file can grant" in capsys.readouterr().err, role
         changed = {**recipe, "target": "chrf", "distilled": [{"name": str(script), "trust_remote_code": True}]}
         file.write_text(json.dumps(changed))
     file.write_text(json.dumps(recipe))
