@@ -187,10 +187,11 @@ def apart(work: Callable[[], T]) -> tuple[T, float, float]:
 def compare(case: str, task: Task) -> Row:
     """Measure and print both ways on the same inputs, after a short draw that loads what is loaded at first use."""
     shared(dataclasses.replace(task, n=2))
-    (drawn, over_forward), *by_sharing = apart(lambda: shared(task))
-    plain_rows, *usual = apart(lambda: plain(task))
+    (drawn, over_forward), shared_seconds, shared_memory = apart(lambda: shared(task))
+    plain_rows, plain_seconds, plain_memory = apart(lambda: plain(task))
     unique, shared_rows = np.mean([len(samples) for samples in drawn]), sum(samples.model_rows for samples in drawn)
-    row = Row(case, entropy(drawn), float(unique), plain_rows, shared_rows, *usual, *by_sharing, over_forward)
+    measured = plain_rows, shared_rows, plain_seconds, plain_memory, shared_seconds, shared_memory, over_forward
+    row = Row(case, entropy(drawn), float(unique), *measured)
     print(row, flush=True)
     return row
 
