@@ -73,7 +73,8 @@ def check_arguments(args: argparse.Namespace) -> None:
     if args.nbest < 1:
         raise ValueError(f"--nbest must be at least 1, got {args.nbest}")
     if args.nbest > 1 and args.format in ("text", "preferences"):
-        raise ValueError(f"--nbest {args.nbest} needs --format jsonl: {args.format} has no such list")
+        lines = "one line per source" if args.format == "text" else "one line per pair"
+        raise ValueError(f"--nbest {args.nbest} needs --format jsonl: {args.format} has {lines}")
     if args.merge and (args.resume or args.shard is not None):
         raise ValueError("--merge makes no shards: leave out --resume and --shard")
     if args.resume and args.input == "-":
