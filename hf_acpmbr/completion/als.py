@@ -176,7 +176,7 @@ def half_sweep(
 def starting_factors(
     prepared: list[Observations], rank: int, seed: int, init: Factors | None
 ) -> tuple[list[Floats], list[Floats]]:
-    """Row and column factors of every matrix, each (d, n): from `init`, else random and shared by all matrices."""
+    """Return row and column factors of every matrix, each (d, n): from `init`, else random and shared by all."""
     n, m = prepared[0].shape
     if init is not None:
         factors = [np.asarray(part, dtype=np.float64) for part in init]
@@ -200,7 +200,7 @@ def starting_factors(
         random = np.random.default_rng(seed)
         factors = [np.abs(random.normal(0.0, spread, (size, rank))) for size in (n, m)]
         for side, factor in enumerate(factors):
-            # The minimiser where nobody has a score is 0; from elsewhere it is reached slowly, by γ/(λ+γ) per step.
+            # The minimiser of a row or column without any score is 0; from elsewhere it is reached slowly, by γ/(λ+γ) per step.
             factor[~np.logical_or.reduce([p.seen[side] for p in prepared])] = 0.0
         factors = factors * len(prepared)
     arrays = [np.array(factor.T, dtype=prepared[k // 2].dtype, order="C") for k, factor in enumerate(factors)]

@@ -18,9 +18,8 @@ import numpy as np
 
 from ..candidates import FloatArray
 
-_AHEAD = (
-    4  # steps whose uniforms are made at once, since the generator is out of the processor's caches at the next step
-)
+# Steps whose uniforms are made at once: between forward passes the generator falls out of the processor's caches.
+_AHEAD = 4
 
 
 def source_key(token_ids: Iterable[int]) -> bytes:
