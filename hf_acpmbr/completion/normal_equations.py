@@ -105,7 +105,7 @@ class NormalEquations:
         return cls(*side.sums(factors[first] * factors[second], factors))
 
     def solve(self, ridge: float, pull: Floats) -> Floats:
-        """Return the (d, n) minimisers of the row objectives with total ridge `ridge` and `pull` = Σ_k γ_k (other factors).
+        """Return the (d, n) minimisers of the row objectives, with `pull` = Σ_k γ_k (other factors).
 
         With ridge 0 a row may have fewer observations than factors; then the minimiser of least norm is taken.
         """

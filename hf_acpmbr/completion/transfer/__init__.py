@@ -66,20 +66,14 @@ class Transfer(Completer):
     """Probabilistic multi-fidelity completion; no setting depends on the budget."""
 
     rank: int = setting(
-        8,
-        integer(1),
-        help="number of factors, for the guides and for the target. Those without support shrink away.",
+        8, integer(1), help="number of factors, for the guides and for the target. Those without support shrink away."
     )
     max_sweeps: int = setting(30, integer(1), help="at most this number of sweeps per matrix.")
     tolerance: float = setting(
-        2e-3,
-        number(0),
-        help="stop when a sweep changes the noise variance by less than this share.",
+        2e-3, number(0), help="stop when a sweep changes the noise variance by less than this share."
     )
     seed: int | None = setting(
-        None,
-        optional(integer(0)),
-        help="seed of the random starting factors; None takes that of the run.",
+        None, optional(integer(0)), help="seed of the random starting factors; None takes that of the run."
     )
 
     name: ClassVar[str] = "transfer"

@@ -76,10 +76,9 @@ def _joined(parts: list[tuple[int, Children]]) -> Children:
     sizes = np.cumsum([0, *(len(children.tokens) for _, children in parts)])
     return Children(
         np.concatenate([children.parents + start for start, children in parts]),
-        *(
-            np.concatenate([getattr(children, name) for _, children in parts])
-            for name in ("tokens", "logprobs", "sampling_logprobs")
-        ),
+        np.concatenate([children.tokens for _, children in parts]),
+        np.concatenate([children.logprobs for _, children in parts]),
+        np.concatenate([children.sampling_logprobs for _, children in parts]),
         np.concatenate([children.child_of + size for (_, children), size in zip(parts, sizes, strict=False)]),
     )
 

@@ -40,8 +40,9 @@ class Prefixes:
         number[keep] = np.arange(len(keep))
         renumbered = number[self.row_of]
         here = renumbered >= 0
-        own = (values[keep] for values in (self.sources, self.ids, self.logprobs, self.sampling_logprobs))
-        return Prefixes(*own, self.samples[here], renumbered[here])
+        logprobs, sampling_logprobs = self.logprobs[keep], self.sampling_logprobs[keep]
+        samples, row_of = self.samples[here], renumbered[here]
+        return Prefixes(self.sources[keep], self.ids[keep], logprobs, sampling_logprobs, samples, row_of)
 
     def grown(self, children: Children) -> Prefixes:
         """Go one token further: row k continues row children.parents[k]."""
