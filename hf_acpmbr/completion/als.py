@@ -41,9 +41,7 @@ class Factorisation(Completer):
     regularization: float = setting(0.1, number(0), help="λ, the weight of the factors' squared norms.")
     max_sweeps: int = setting(30, integer(1), help="stop after this number of sweeps at the latest.")
     tolerance: float = setting(
-        1e-4,
-        number(0),
-        help="stop when a sweep changes the objective by less than this share of its value.",
+        1e-4, number(0), help="stop when a sweep changes the objective by less than this share of its value."
     )
     center: bool = setting(
         True,
@@ -176,7 +174,7 @@ def half_sweep(
 def starting_factors(
     prepared: list[Observations], rank: int, seed: int, init: Factors | None
 ) -> tuple[list[Floats], list[Floats]]:
-    """Row and column factors of every matrix, each (d, n): from `init`, else random and shared by all matrices."""
+    """Return row and column factors of every matrix, each (d, n): from `init`, else random and shared by all."""
     n, m = prepared[0].shape
     if init is not None:
         factors = [np.asarray(part, dtype=np.float64) for part in init]
@@ -200,7 +198,7 @@ def starting_factors(
         random = np.random.default_rng(seed)
         factors = [np.abs(random.normal(0.0, spread, (size, rank))) for size in (n, m)]
         for side, factor in enumerate(factors):
-            # The minimiser where nobody has a score is 0; from elsewhere it is reached slowly, by γ/(λ+γ) per step.
+            # Without any score the minimiser is 0; from elsewhere it is reached slowly, by γ/(λ+γ) per step.
             factor[~np.logical_or.reduce([p.seen[side] for p in prepared])] = 0.0
         factors = factors * len(prepared)
     arrays = [np.array(factor.T, dtype=prepared[k // 2].dtype, order="C") for k, factor in enumerate(factors)]

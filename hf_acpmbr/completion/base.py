@@ -64,7 +64,7 @@ class Completion:
         return np.asarray(self.row_factors @ self.column_factors.T + self.offset)
 
     def expected(self, weights: npt.ArrayLike | None = None) -> Floats:
-        """(N,) weighted mean of every row, without building the matrix. Default: all columns weigh the same."""
+        """Return the (N,) weighted means of the rows, without the matrix. Default: all columns weigh the same."""
         m = len(self.column_factors)
         share = np.full(m, 1.0 / m) if weights is None else np.asarray(weights, dtype=np.float64)
         if share.shape != (m,):

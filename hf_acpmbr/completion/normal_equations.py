@@ -34,7 +34,7 @@ class SparseSums:
         self.scores = csr_matrix((values, members, ends), shape)
 
     def sums(self, packed: Floats, factors: Floats) -> tuple[Floats, Floats]:
-        """Σ packed[:, j] (d(d+1)/2, N) and Σ value·factors[:, j] (d, N) of every row."""
+        """Return Σ packed[:, j], (d(d+1)/2, N), and Σ value·factors[:, j], (d, N), of every row."""
         gram = self.mask @ np.ascontiguousarray(packed.T)
         moment = self.scores @ np.ascontiguousarray(factors.T)
         return np.ascontiguousarray(gram.T), np.ascontiguousarray(moment.T)
@@ -105,7 +105,7 @@ class NormalEquations:
         return cls(*side.sums(factors[first] * factors[second], factors))
 
     def solve(self, ridge: float, pull: Floats) -> Floats:
-        """(d, n) minimisers of the row objectives with total ridge `ridge` and `pull` = Σ_k γ_k (other factors).
+        """Return the (d, n) minimisers of the row objectives, with `pull` = Σ_k γ_k (other factors).
 
         With ridge 0 a row may have fewer observations than factors; then the minimiser of least norm is taken.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,40 +24,25 @@ if TYPE_CHECKING:
 _CACHES = ("past_key_values", "cache_params")  # the second is what Mamba calls its state
 
 
-class _Mixin(Protocol):
-    def _prefill(
-        self, input_ids: torch.Tensor, generation_config: GenerationConfig, model_kwargs: dict[str, object]
-    ) -> Outputs: ...
-
-    def _update_model_kwargs_for_generation(
-        self, outputs: Mapping[str, object], model_kwargs: dict[str, object], is_encoder_decoder: bool
-    ) -> dict[str, object]: ...
-
-    def _expand_inputs_for_generation(
-        self, expand_size: int, is_encoder_decoder: bool, input_ids: torch.Tensor, **model_kwargs: object
-    ) -> tuple[torch.Tensor, dict[str, object]]: ...
-
-
-def _mixin(request: Request) -> _Mixin:
-    return cast("_Mixin", request.model)
-
-
 def prefill(request: Request, kwargs: dict[str, object]) -> Outputs:
-    """The model's outputs after the prompts."""
-    return _mixin(request)._prefill(request.input_ids, request.generation_config, kwargs)
+    """Run the model on the prompts."""
+    outputs: Outputs = _private(request)._prefill(request.input_ids, request.generation_config, kwargs)
+    return outputs
 
 
 def grown_by_one(request: Request, kwargs: dict[str, object]) -> dict[str, object]:
-    """Masks and positions of the sources after one more token."""
-    return _mixin(request)._update_model_kwargs_for_generation(
-        {}, dict(kwargs), is_encoder_decoder=request.model.config.is_encoder_decoder
+    """Return masks and positions of the sources after one more token."""
+    decodes = request.model.config.is_encoder_decoder
+    grown: dict[str, object] = _private(request)._update_model_kwargs_for_generation(
+        {}, dict(kwargs), is_encoder_decoder=decodes
     )
+    return grown
 
 
 def renamed_only(
     request: Request, given: Mapping[str, object], prepared: Mapping[str, object]
 ) -> dict[str, str] | None:
-    """The name in `given` of everything `prepared` from it but the last token; None if that is not all there is to it.
+    """Return the name in `given` of everything `prepared` from it but the last token; None if more was done to it.
 
     Preparing takes a tenth of the time that a small model's steps need beside their forward passes. An encoder-decoder
     model that has no method of its own, no arguments that grow and no static cache is handed what was given, renamed.
@@ -78,7 +63,7 @@ def renamed_only(
 
 
 def fresh_cache(request: Request, name: str) -> object:
-    """A copy of a request's empty cache: it may be sampled more than once (chunks, candidates and references)."""
+    """Copy a request's empty cache: it may be sampled more than once (chunks, candidates and references)."""
     cache = request.model_kwargs.get(name)
     # The stream of an offloaded cache belongs to the device and cannot be copied.
     stream = getattr(cache, "prefetch_stream", None)
@@ -86,12 +71,13 @@ def fresh_cache(request: Request, name: str) -> object:
 
 
 def _repeated(request: Request, source: int, rows: int) -> tuple[torch.Tensor, dict[str, object]]:
-    """Prompt and arguments of one source in `rows` rows, without caches."""
+    """Repeat prompt and arguments of one source in `rows` rows, without caches."""
     kwargs = {name: value for name, value in request.model_kwargs.items() if name not in _CACHES}
     if len(request.keys) == 1 and without_rows(kwargs, 1):  # several images in one prompt: the model knows how
-        return _mixin(request)._expand_inputs_for_generation(
+        expanded: tuple[torch.Tensor, dict[str, object]] = _private(request)._expand_inputs_for_generation(
             rows, request.model.config.is_encoder_decoder, request.input_ids, **kwargs
         )
+        return expanded
     which = np.full(rows, source, dtype=np.int64)
     return rows_of(request.input_ids, which).contiguous(), divided(kwargs, which, len(request.keys))
 
@@ -105,7 +91,7 @@ def run_loop(
     processors: LogitsProcessorList,
     seed: int,
 ) -> torch.Tensor:
-    """`rows` rows of one source through transformers' own loop, with its random numbers confined to this call."""
+    """Run `rows` rows of one source through transformers' own loop, its random numbers confined to this call."""
     ids, kwargs = _repeated(request, source, rows)
     kwargs |= {name: fresh_cache(request, name) for name in _CACHES if request.model_kwargs.get(name) is not None}
     device = request.input_ids.device
@@ -119,3 +105,8 @@ def run_loop(
             **kwargs,
         )
     return sequences
+
+
+def _private(request: Request) -> Any:
+    """Return the model with the methods of GenerationMixin, which `GenerativeModel` does not declare."""
+    return request.model

@@ -73,9 +73,7 @@ class BeamSearch(Sampler):
     length_penalty: float = setting(1.0, number(), help="as in GenerationConfig.")
     early_stopping: bool | str = nested(_stopping, lambda: False, help="as in GenerationConfig.")
     truncation: Truncation = nested(
-        Truncation.check,
-        lambda: Truncation(epsilon=0.0),
-        help="the sampling distribution, with do_sample.",
+        Truncation.check, lambda: Truncation(epsilon=0.0), help="the sampling distribution, with do_sample."
     )
 
     name: ClassVar[str] = "beam-search"

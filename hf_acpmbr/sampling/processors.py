@@ -15,7 +15,7 @@ from .base import Request, rows_of
 
 
 def for_source(request: Request, source: int, rows: int) -> LogitsProcessorList:
-    """The request's processors, bound to a batch whose `rows` rows all belong to one source."""
+    """Bind the request's processors to a batch whose `rows` rows all belong to one source."""
     which, count = np.full(rows, source), len(request.keys)
     return LogitsProcessorList(
         _rebound(item, request, source, rows) if type(item) in _REBOUND else for_rows(copy.copy(item), which, count)
@@ -24,7 +24,7 @@ def for_source(request: Request, source: int, rows: int) -> LogitsProcessorList:
 
 
 def for_rows(item: lp.LogitsProcessor, sources: IntArray, count: int) -> lp.LogitsProcessor:
-    """The processor for rows of `sources` (U,), where it holds one value for each of `count` sources; else itself.
+    """Return the processor for rows of `sources` (U,) if it holds a value per source; else itself.
 
     From transformers 5.23 on, the repetition penalty knows the padding of each row's prompt.
     """
@@ -47,12 +47,12 @@ def _values_per_source(item: object) -> torch.Tensor | None:
 
 
 def row_keyed(processors: LogitsProcessorList) -> list[str]:
-    """Names of the processors whose effect on a prefix depends on its row or on what rows were seen before."""
+    """Name the processors whose effect on a prefix depends on its row or on what rows were seen before."""
     return [type(item).__name__ for item in processors if isinstance(item, (*_REBOUND, *_STATEFUL))]
 
 
 def without_normalisation(processors: LogitsProcessorList) -> LogitsProcessorList:
-    """Without a log-softmax at the end, for what follows and depends on differences of scores alone."""
+    """Leave out a log-softmax at the end, for uses that depend on differences of scores alone."""
     items = list(processors)
     while items and type(items[-1]) is lp.LogitNormalization:
         items.pop()
@@ -60,9 +60,9 @@ def without_normalisation(processors: LogitsProcessorList) -> LogitsProcessorLis
 
 
 def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProcessorList]:
-    """(tokens that are banned at every step before anything else, the processors that are left to run).
+    """Return (tokens that are banned at every step before anything else, the processors left to run).
 
-    transformers' processors for these bans make a copy of all logits or more, where some columns would do.
+    transformers' processors for these bans make a copy of all logits or more, where a few columns would do.
     """
     banned: set[int] = set()
     left = list(processors)
@@ -80,7 +80,7 @@ def writes_into_scores(item: object) -> bool:
 
 
 def _always_banned(item: object) -> set[int] | None:
-    """Tokens that this processor bans at every step, if it does nothing else."""
+    """Return the tokens that this processor bans at every step; None if it does anything else."""
     if type(item) is lp.SuppressTokensLogitsProcessor:
         return {int(token) for token in item.suppress_tokens}
     if type(item) is lp.NoBadWordsLogitsProcessor and all(len(word) == 1 for word in item.sequence_bias):
@@ -98,7 +98,7 @@ def _may_allow(item: object, banned: set[int]) -> bool:
 
 
 def _rebound(item: object, request: Request, source: int, rows: int) -> lp.LogitsProcessor:
-    """One of `_REBOUND`, made anew for rows of one source."""
+    """Make one of `_REBOUND` anew for rows of one source."""
     if isinstance(item, lp.PrefixConstrainedLogitsProcessor):
         allowed = item._prefix_allowed_tokens_fn
         return lp.PrefixConstrainedLogitsProcessor(lambda _, ids: allowed(source, ids), num_beams=1)

@@ -18,16 +18,17 @@ import numpy as np
 
 from ..candidates import FloatArray
 
-_AHEAD = 4  # steps whose uniforms are made at once
+# Steps whose uniforms are made at once: between forward passes the generator falls out of the processor's caches.
+_AHEAD = 4
 
 
 def source_key(token_ids: Iterable[int]) -> bytes:
-    """Key of a source by its content: equal ids (without padding) have equal draws."""
+    """Return the key of a source by its content: equal ids (without padding) have equal draws."""
     return hashlib.blake2b(np.fromiter(token_ids, dtype="<i8").tobytes(), digest_size=16).digest()
 
 
 def derived_seed(seed: int, key: bytes, salt: int = 0) -> int:
-    """A 63-bit seed for generators that are not ours, from the same material."""
+    """Derive a 63-bit seed for generators of other libraries from the same material."""
     return int.from_bytes(_digest(seed, key, salt)[:8], "little") >> 1
 
 
@@ -42,9 +43,8 @@ class UniformStream:
         self._steps: dict[int, FloatArray] = {}
 
     def step(self, t: int) -> FloatArray:
-        """(n,) uniforms in [0, 1) of step t."""
+        """Return the (n,) uniforms in [0, 1) of step t."""
         if t not in self._steps:
-            # Between two forward passes nothing of the generator is left in the processor's caches.
             for ahead in range(t, t + _AHEAD):
                 self._steps[ahead] = self._made(ahead)
         return self._steps[t]

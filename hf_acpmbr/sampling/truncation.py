@@ -10,6 +10,9 @@ from ..config import Configured, integer, number, setting
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList
 
+_OFF_AT_0 = number(0, 1, below=True, note="0 switches it off")
+_OFF_AT_1 = number(0, 1, above=True, note="1 switches it off")
+
 
 @dataclass(frozen=True)
 class Truncation(Configured):
@@ -20,11 +23,7 @@ class Truncation(Configured):
     transformers' warpers, which do the work, so plain `generate` with the same settings has the same distribution.
     """
 
-    epsilon: float = setting(
-        0.02,
-        number(0, 1, below=True, note="0 switches it off"),
-        help="cut tokens below this probability (ε); 0 switches it off.",
-    )
+    epsilon: float = setting(0.02, _OFF_AT_0, help="cut tokens below this probability (ε); 0 switches it off.")
     temperature: float = setting(
         1.0,
         number(0, above=True, note="1 leaves the model as it is"),
@@ -32,24 +31,18 @@ class Truncation(Configured):
     )
     top_k: int = setting(0, integer(0), help="keep this number of the most probable tokens; 0 keeps all.")
     top_p: float = setting(
-        1.0,
-        number(0, 1, above=True, note="1 switches it off"),
-        help="keep the most probable tokens that together reach this probability; 1 switches it off.",
+        1.0, _OFF_AT_1, help="keep the most probable tokens that together reach this probability; 1 switches it off."
     )
     min_p: float = setting(
-        0.0,
-        number(0, 1, below=True, note="0 switches it off"),
-        help="cut tokens below this share of the highest probability; 0 switches it off.",
+        0.0, _OFF_AT_0, help="cut tokens below this share of the highest probability; 0 switches it off."
     )
     typical_p: float = setting(
         1.0,
-        number(0, 1, above=True, note="1 switches it off"),
+        _OFF_AT_1,
         help="keep the tokens of most typical surprise that together reach this probability; 1 switches it off.",
     )
     eta: float = setting(
-        0.0,
-        number(0, 1, below=True, note="0 switches it off"),
-        help="cut tokens below a threshold that falls with the entropy (η-sampling); 0 switches it off.",
+        0.0, _OFF_AT_0, help="cut tokens below a threshold that falls with the entropy (η-sampling); 0 switches it off."
     )
 
     @classmethod

@@ -53,7 +53,7 @@ class TransferCompletion(Completion):
         return matrix
 
     def expected(self, weights: npt.ArrayLike | None = None) -> FloatArray:
-        """(N,) weighted mean of every row, without building the matrix. Default: all columns weigh the same."""
+        """Return the (N,) weighted means of the rows, without the matrix. Default: all columns weigh the same."""
         means = super().expected(weights)
         share = np.ones(self.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
         extra = self.correction.values * share[self.correction.columns] / share.sum()
@@ -66,20 +66,14 @@ class Transfer(Completer):
     """Probabilistic multi-fidelity completion; no setting depends on the budget."""
 
     rank: int = setting(
-        8,
-        integer(1),
-        help="number of factors, for the guides and for the target. Those without support shrink away.",
+        8, integer(1), help="number of factors, for the guides and for the target. Those without support shrink away."
     )
     max_sweeps: int = setting(30, integer(1), help="at most this number of sweeps per matrix.")
     tolerance: float = setting(
-        2e-3,
-        number(0),
-        help="stop when a sweep changes the noise variance by less than this share.",
+        2e-3, number(0), help="stop when a sweep changes the noise variance by less than this share."
     )
     seed: int | None = setting(
-        None,
-        optional(integer(0)),
-        help="seed of the random starting factors; None takes that of the run.",
+        None, optional(integer(0)), help="seed of the random starting factors; None takes that of the run."
     )
 
     name: ClassVar[str] = "transfer"
@@ -106,7 +100,7 @@ class Transfer(Completer):
     def _fit(
         self, scores: ObservedScores, guides: list[Parts], features: FloatArray, start: FloatArray | None, seed: int
     ) -> Fit:
-        """The model of one matrix, started at the guides' column factors or `start` (d, M), else at random."""
+        """Fit one matrix, started at the guides' column factors or `start` (d, M), else at random."""
         split = Split.of(mirrored(scores))
         center, scale = _standard(split.between.values)
         split = split.scaled(center, scale)
@@ -157,7 +151,7 @@ class Fit:
     converged: bool
 
     def completion(self, guide_factors: tuple[tuple[FloatArray, FloatArray], ...]) -> TransferCompletion:
-        """Factors and corrections of single entries; where several say something of one, the first counts."""
+        """Join factors and corrections of single entries; if several correct one entry, the first counts."""
         layers = [self.parts.residuals]
         if self.parts.own_excess is not None:
             own = np.arange(len(self.parts.own_excess))
@@ -178,18 +172,18 @@ class Fit:
 
 
 def _standard(values: FloatArray) -> tuple[float, float]:
-    """Mean and standard deviation; 1 in the place of a deviation that is nothing but rounding."""
+    """Return mean and standard deviation; 1 instead of a deviation that is nothing but rounding."""
     center, scale = float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64))
     return center, scale if _more_than_rounding(center, scale) else 1.0
 
 
 def _more_than_rounding(center: FloatArray | float, spread: FloatArray | float) -> npt.NDArray[np.bool_]:
-    """Whether standard deviations are more than what numbers around `center` are rounded by."""
+    """Tell whether standard deviations exceed what numbers around `center` are rounded by."""
     return np.asarray(spread > 1e-9 * np.maximum(np.abs(center), 1e-300))
 
 
 def _features(values: npt.ArrayLike | None, size: int) -> FloatArray:
-    """(N, F) standardised; a feature that is the same for all rows says nothing and is left out."""
+    """Standardise (N, F) features; one that is the same for all rows says nothing and is left out."""
     if values is None:
         return np.empty((size, 0))
     features = np.asarray(values, dtype=np.float64)
@@ -204,7 +198,7 @@ def _features(values: npt.ArrayLike | None, size: int) -> FloatArray:
 
 
 def _starting_columns(init: Factors | None, shape: tuple[int, int], rank: int) -> FloatArray | None:
-    """The column factors of `init`: the first half-sweep finds the row factors from them."""
+    """Return the column factors of `init`: the first half-sweep finds the row factors from them."""
     if init is None:
         return None
     if len(init) < 2:

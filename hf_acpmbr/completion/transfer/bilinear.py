@@ -22,9 +22,9 @@ import numpy.typing as npt
 from ...candidates import FloatArray, IntArray
 from ..normal_equations import DenseSums, Observations, SparseSums
 
-_CHUNK = 2**18
-_INVERSE_CHUNK = 256
-_FLOOR = 1e-9
+_CHUNK = 2**18  # entries predicted at a time: 20 MB of vectors per side at rank 8
+_INVERSE_CHUNK = 256  # systems inverted at a time, so that they stay in the processor's cache
+_FLOOR = 1e-9  # of variances of scores whose variance is 1, so that no division is by 0
 # The noise starts at this share of what is left to explain: at 1 the low-rank part comes too late, and without a guide
 # the error was 1.9 times as high at r=32 and 1.5 times at r=128 (docs/beyond_the_paper.md has the matrices).
 _NOISE_SHARE = 0.1
@@ -60,7 +60,7 @@ class Block:
 
     @classmethod
     def at(cls, mean: FloatArray, is_rows: bool) -> Block:
-        """Without uncertainty."""
+        """Make a block without uncertainty."""
         d, n = mean.shape
         return cls(mean, np.zeros((d, d, n)), is_rows)
 
@@ -82,16 +82,6 @@ class Block:
         moments[free] += self.covariance[first[free] - shift, second[free] - shift]
         return np.asarray(moments)
 
-    @property
-    def effects(self) -> FloatArray:
-        """(n,)"""
-        return np.asarray(self.mean[0 if self.is_rows else -1])
-
-    @property
-    def factors(self) -> FloatArray:
-        """(d, n)"""
-        return self.mean[1:] if self.is_rows else self.mean[:-1]
-
 
 @dataclass(frozen=True, eq=False)
 class Sums:
@@ -106,7 +96,7 @@ class Sums:
         return cls(np.asarray(packed, dtype=np.float64), np.asarray(moment, dtype=np.float64))
 
     def posterior(self, prior: Prior, noise: float, seen: npt.NDArray[np.bool_], is_rows: bool) -> Block:
-        """Means and covariances of the moving side; what has no score keeps its prior."""
+        """Return means and covariances of the moving side; rows without a score keep their prior."""
         size = len(self.moment)
         free = np.arange(size - 1) + (0 if is_rows else 1)
         constant = size - 1 if is_rows else 0
@@ -127,7 +117,7 @@ class Sums:
         return block
 
     def squared_error(self, moving: Block, square_sum: float) -> float:
-        """E Σ_obs (x − prediction)², from the sums alone."""
+        """Return E Σ_obs (x − prediction)², from the sums alone."""
         first, second, _ = _triangle(len(self.moment))
         twice = np.where(first == second, 1.0, 2.0)
         quadratic = twice @ np.einsum("pn,pn->p", self.packed, moving.packed_moments)
@@ -154,7 +144,7 @@ class Bilinear:
         return cls(Block.at(rows, True), moving, prior, column_prior, _NOISE_SHARE * unexplained)
 
     def sweep(self, data: Observations, learn_variances: bool) -> tuple[Bilinear, float]:
-        """The state after one sweep, and the mean expected squared error of the observed entries."""
+        """Return the state after one sweep, and the mean expected squared error of the observed entries."""
         sums = Sums.over(data.rows, self.columns)
         rows = sums.posterior(self.row_prior, self.noise, data.seen[0], True)
         sums = Sums.over(data.columns, rows)
@@ -171,24 +161,19 @@ class Bilinear:
         return moved, error
 
     def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """(k,) predictions of single entries."""
-        return inner(self.rows.vectors, self.columns.vectors, rows, columns)
+        """Return the (k,) predictions of single entries, computed in chunks that bound the memory."""
+        out = np.empty(len(rows))
+        by_row, by_column = (np.ascontiguousarray(side.vectors.T) for side in (self.rows, self.columns))
+        for start in range(0, len(rows), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            out[part] = np.einsum("kd,kd->k", by_row[rows[part]], by_column[columns[part]])
+        return out
 
 
 def _spread(block: Block, prior: Prior) -> FloatArray:
-    """(d+1,) expected squares of the deviations from the prior means: the variances that fit best."""
+    """Return the (d+1,) expected squared deviations from the prior means: the variances that fit best."""
     squares = np.square(block.mean - prior.mean) + np.einsum("aan->an", block.covariance)
     return np.asarray(squares.mean(axis=1) + _FLOOR)
-
-
-def inner(left: FloatArray, right: FloatArray, rows: IntArray, columns: IntArray) -> FloatArray:
-    """(k,) left[:, rows]·right[:, columns] of factors (d, N) and (d, M), in chunks that bound the memory."""
-    out = np.empty(len(rows))
-    by_row, by_column = np.ascontiguousarray(left.T), np.ascontiguousarray(right.T)
-    for start in range(0, len(rows), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        out[part] = np.einsum("kd,kd->k", by_row[rows[part]], by_column[columns[part]])
-    return out
 
 
 def invert(systems: FloatArray) -> None:

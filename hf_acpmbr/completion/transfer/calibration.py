@@ -10,7 +10,7 @@ import numpy as np
 from ...candidates import FloatArray, IntArray
 from ...matrix import ObservedScores, Pairs
 
-_EM_STEPS = 10
+_EM_STEPS = 10  # of slopes given the noise and the noise given the slopes
 # The parts of a guide share a slope, a correlation and so N(0, 1) beforehand; each has a deviation of this variance.
 # With slopes that share nothing a useless guide cost 6% of the MSE at 30 target scores (test_transfer.py).
 _OWN_VARIANCE = 0.1
@@ -39,7 +39,7 @@ class Parts:
     own_excess: FloatArray | None = None
 
     def residuals_at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """(k,) residuals of these entries, 0 where nothing was observed."""
+        """Return the (k,) residuals of these entries, 0 where nothing was observed."""
         flat, wanted = self.residuals.pairs.flat, rows * self.residuals.shape[1] + columns
         if not len(flat):
             return np.zeros(len(wanted))
@@ -47,7 +47,7 @@ class Parts:
         return np.where(flat[place] == wanted, self.residuals.values[place], 0.0)
 
     def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """(k, 3+d) row effect, column effect, residual and the product of every factor, of these entries."""
+        """Return (k, 3+d): row effect, column effect, residual and the product of every factor of these entries."""
         effects = self.rows[0, rows], self.columns[-1, columns]
         products = self.rows[1:, rows] * self.columns[:-1, columns]
         return np.column_stack([*effects, self.residuals_at(rows, columns), products.T])
@@ -56,7 +56,7 @@ class Parts:
 def calibrated(
     guides: Sequence[Parts], features: FloatArray, target: ObservedScores, rank: int
 ) -> tuple[Parts, float, float]:
-    """What guides and row features (N, F) say of the target; its intercept; the share of variance they leave.
+    """Return what guides and row features (N, F) say of the target, its intercept, and the share of variance left.
 
     Every part of every guide has a slope. The factors are cut to `rank`, their columns of mean square
     1/√rank, so that a sum of products of two such factors has variance 1.
@@ -86,7 +86,7 @@ def calibrated(
 
 
 def ridge(values: FloatArray, features: FloatArray, prior: FloatArray) -> tuple[FloatArray, float]:
-    """(1 + F,) intercept and slopes with the noise learnt, and the share of the variance that they leave unexplained.
+    """Fit (1 + F,) intercept and slopes with the noise learnt; return them and the share of variance left.
 
     `values` have variance 1; `prior` is the (F, F) covariance of the slopes beforehand.
     """
@@ -102,7 +102,7 @@ def ridge(values: FloatArray, features: FloatArray, prior: FloatArray) -> tuple[
 
 
 def truncated(left: FloatArray, right: FloatArray, rank: int) -> tuple[FloatArray, FloatArray]:
-    """The best rank-`rank` factors of leftᵀ right, columns of mean square 1/√rank, without building the matrix."""
+    """Return the best rank-`rank` factors of leftᵀ right, columns of mean square 1/√rank, without the matrix."""
     q_left, r_left = np.linalg.qr(left.T)
     q_right, r_right = np.linalg.qr(right.T)
     u, s, vt = np.linalg.svd(r_left @ r_right.T)

@@ -9,8 +9,8 @@ import numpy as np
 from ...candidates import FloatArray, IntArray
 from ...matrix import ObservedScores, Pairs
 
-_TWINS_NEEDED = 4
-_ROUNDING = 1e-3
+_TWINS_NEEDED = 4  # pairs seen both ways round: fewer could agree by chance
+_ROUNDING = 1e-3  # share of the scores' variance above which differences between twins are no rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +38,13 @@ class Split:
         return cls(ObservedScores(pairs, scores.values[keep]), scores.rows[diagonal], scores.values[diagonal])
 
     def scaled(self, center: float, scale: float) -> Split:
-        """Every score less `center`, divided by `scale`."""
+        """Subtract `center` from every score and divide by `scale`."""
         between = self.between.with_values((self.between.values - center) / scale)
         return Split(between, self.own, (self.own_values - center) / scale)
 
 
 def own_scores(split: Split, predicted: FloatArray) -> FloatArray | None:
-    """(N,) the diagonal, from a few observed entries of it; None without any.
+    """Return the (N,) diagonal from a few observed entries of it; None without any.
 
     Either all texts score about the same with themselves, or each scores about a constant more than the model of the
     other entries says (`predicted`, (N,)): whichever leaves less variance.
@@ -61,10 +61,7 @@ def own_scores(split: Split, predicted: FloatArray) -> FloatArray | None:
 
 
 def mirrored(scores: ObservedScores) -> ObservedScores:
-    """With the transposed entries, if pairs seen both ways round show that the utility is symmetric.
-
-    Symmetric up to rounding, that is: the squared differences of the twins are below a thousandth of the variance.
-    """
+    """Add the transposed entries, if pairs seen both ways round show that the utility is symmetric up to rounding."""
     n, m = scores.shape
     flat, twin = scores.pairs.flat, scores.columns * m + scores.rows
     if n != m or not len(scores):

@@ -1,9 +1,9 @@
-"""Exact i.i.d. ancestral sampling that runs the model once for each unique live prefix.
+"""Exact i.i.d. ancestral sampling that runs the model once per unique live prefix.
 
 n independent samples of one source share their beginnings. A prefix is kept once, together with the samples that passed
 through it; the model is asked once for its next-token distribution, every sample draws its own token from it, and the
 prefix splits into the tokens drawn. The outcome is the multiset that n separate runs with the same random numbers would
-give (see `randomness`), at one model row for each distinct prefix instead of one for each sample.
+give (see `randomness`), at one model row per distinct prefix instead of one per sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SOLO_ROWS = 64
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    """Prefixes to run next, whose row k continues row parents[k] of `cache`; `last` if nobody else needs that cache."""
+    """Prefixes to run next, whose row k continues row parents[k] of `cache`; `last` if no other needs it."""
 
     prefixes: Prefixes
     parents: IntArray
@@ -45,7 +45,7 @@ class _Waiting:
 
 @dataclass(frozen=True)
 class PrefixSharing(DrawingSampler):
-    """Draws n samples per source over unique prefixes.
+    """Exact samples, drawn over unique prefixes.
 
     When more than `max_rows` prefixes are alive, the surplus waits; it keeps no cache of its own but points into its
     parents'. Parts with fewer samples go first, so a level that waits has at most half the samples of the level

@@ -36,7 +36,7 @@ class Children:
 
 
 def draw(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
-    """Next token of every sample, by the way that reads least: the survivors where they are few, all tokens otherwise.
+    """Draw the next token of every sample: among the survivors if they are few, else among all tokens.
 
     Args:
         step: (U, V) scores to draw from.
@@ -59,7 +59,7 @@ def reads_are_free(device: str) -> bool:
 
 
 def _by_groups(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
-    """On the CPU, where it costs nothing to look how many tokens survive."""
+    """Draw on the CPU, where it costs nothing to look how many tokens survive."""
     if step.epsilon is not None:  # at most 1/ε tokens of a row
         return _from_survivors(on_host(step), row_of, uniforms)
     parts = []
@@ -72,7 +72,7 @@ def _by_groups(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
 
 
 def _joined(parts: list[tuple[int, Children]]) -> Children:
-    """Children of consecutive groups of rows, each with its first row."""
+    """Join the children of consecutive groups of rows, each given with its first row."""
     sizes = np.cumsum([0, *(len(children.tokens) for _, children in parts)])
     return Children(
         np.concatenate([children.parents + start for start, children in parts]),
@@ -84,7 +84,7 @@ def _joined(parts: list[tuple[int, Children]]) -> Children:
 
 
 def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
-    """(first row, end, their samples) of groups that hold at most _MAX_ENTRIES, or a single row."""
+    """Yield (first row, end, their samples) of groups of at most _MAX_ENTRIES entries, or of one row."""
     size = len(step.scores)
     if step.scores.numel() <= _MAX_ENTRIES:
         yield 0, size, slice(None)
@@ -99,7 +99,7 @@ def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
 
 
 def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) -> Children:
-    """Where most tokens are cut: on the survivors alone, on the host."""
+    """Draw among the survivors alone, on the host."""
     rows = found.rows
     if len(rows) == len(found.counts):  # one for each row
         return Children(rows, found.tokens, found.logprobs, np.zeros(len(rows)), row_of)
@@ -123,7 +123,7 @@ def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) ->
 
 
 def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
-    """Where most tokens survive: on the whole vocabulary, on the device, without gathering; one read at the end."""
+    """Draw among the whole vocabulary on the device, without gathering; one read at the end."""
     device, count = step.scores.device, len(row_of)
     rows, u = (torch.as_tensor(part, device=device) for part in (row_of, uniforms))
     groups = _groups(step, row_of)

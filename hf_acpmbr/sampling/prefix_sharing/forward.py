@@ -26,7 +26,7 @@ SUPPORTED_LAYERS = (*_REPLACING, StaticLayer, StaticSlidingWindowLayer)
 
 
 def unsupported_layer(cache: object) -> str | None:
-    """Name of the first kind of layer whose rows we cannot fork exactly; None if all can."""
+    """Name the first kind of layer whose rows cannot be forked exactly; None if all can."""
     parts = (
         [cache.self_attention_cache, cache.cross_attention_cache] if isinstance(cache, EncoderDecoderCache) else [cache]
     )
@@ -60,14 +60,14 @@ class PrefixCache:
         self._rows, self._device = rows, device
 
     def select(self, parents: IntArray) -> PrefixCache:
-        """Row k becomes a copy of row parents[k], in place; there may be more or fewer parents than rows."""
+        """Make row k a copy of row parents[k], in place; there may be more or fewer parents than rows."""
         if self._own is not None and not np.array_equal(parents, np.arange(self._rows)):
             self._own.reorder_cache(cast("torch.LongTensor", torch.as_tensor(parents, device=self._device)))
         self._rows = len(parents)
         return self
 
     def fork(self, parents: IntArray) -> PrefixCache:
-        """As `select`, leaving this cache as it is."""
+        """Do as `select` on a copy."""
         twin = copy.copy(self)
         if self._own is not None:
             twin._own = copy.copy(self._own)
@@ -83,7 +83,7 @@ class PrefixCache:
         return self._cross is not None
 
     def for_rows(self, sources: IntArray) -> Cache | None:
-        """The cache to hand to the model for rows that belong to `sources` (U,), until the next call."""
+        """Return the cache for the model to use for rows that belong to `sources` (U,), until the next call."""
         if self._cross is not None:
             self._cross.show(sources)
         return self._shown
@@ -125,7 +125,7 @@ class Forward:
         self._made: tuple[IntArray, dict[str, object]] | None = None
 
     def first(self) -> tuple[torch.Tensor, PrefixCache]:
-        """(S, V) logits after the prompts, and the cache that holds one row for each source."""
+        """Return the (S, V) logits after the prompts, and the cache that holds one row per source."""
         request = self._request
         # A request may be sampled twice (candidates, then references), so its own cache stays as it was given.
         outputs = prefill(request, {**self._start, "past_key_values": fresh_cache(request, "past_key_values")})
@@ -136,7 +136,7 @@ class Forward:
         )
 
     def next(self, ids: torch.Tensor, sources: IntArray, cache: PrefixCache) -> torch.Tensor:
-        """(U, V) logits after the prefixes `ids` (U, P + t) of `sources` (U,)."""
+        """Return the (U, V) logits after the prefixes `ids` (U, P + t) of `sources` (U,)."""
         model = self._request.model
         past = cache.for_rows(sources)
         kwargs = self._arguments(ids.shape[1] - self._request.input_ids.shape[1], sources)
@@ -144,7 +144,7 @@ class Forward:
         return model(**inputs, return_dict=True).logits.select(1, -1).float()
 
     def _inputs(self, ids: torch.Tensor, past: Cache | None, kwargs: dict[str, object]) -> Mapping[str, object]:
-        """What the model's forward takes, as its own method prepares it."""
+        """Prepare what the model's forward takes, by its own method."""
         if self._names is not None:
             given = {**kwargs, "past_key_values": past}
             last = ids[:, -1:].clone(memory_format=torch.contiguous_format)
@@ -161,14 +161,14 @@ class Forward:
         return inputs
 
     def _arguments(self, tokens: int, sources: IntArray) -> dict[str, object]:
-        """Model arguments of the rows that belong to `sources` (U,), after so many new tokens."""
+        """Return the model arguments of the rows that belong to `sources` (U,) after `tokens` new tokens."""
         if not self._grows and self._made is not None and np.array_equal(self._made[0], sources):
             return self._made[1]
         self._made = sources, arguments_of(self._at(tokens), sources, len(self._request.keys))
         return self._made[1]
 
     def _at(self, tokens: int) -> dict[str, object]:
-        """Model arguments of the S sources after so many new tokens."""
+        """Return the model arguments of the S sources after `tokens` new tokens."""
         if not self._grows:
             return self._start
         length, kwargs = self._grown if self._grown[0] <= tokens else (0, self._start)

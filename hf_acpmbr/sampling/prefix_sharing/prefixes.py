@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
@@ -33,24 +33,19 @@ class Prefixes:
         return len(self.sources)
 
     def rows(self, keep: IntArray) -> Prefixes:
-        """The prefixes `keep` (ascending row numbers) alone."""
+        """Return the prefixes `keep` (ascending row numbers) alone."""
         if len(keep) == len(self):
             return self
         number = np.full(len(self), -1, dtype=np.int64)
         number[keep] = np.arange(len(keep))
         renumbered = number[self.row_of]
         here = renumbered >= 0
-        return Prefixes(
-            self.sources[keep],
-            self.ids[keep],
-            self.logprobs[keep],
-            self.sampling_logprobs[keep],
-            self.samples[here],
-            renumbered[here],
-        )
+        logprobs, sampling_logprobs = self.logprobs[keep], self.sampling_logprobs[keep]
+        samples, row_of = self.samples[here], renumbered[here]
+        return Prefixes(self.sources[keep], self.ids[keep], logprobs, sampling_logprobs, samples, row_of)
 
     def grown(self, children: Children) -> Prefixes:
-        """One token further: row k continues row children.parents[k]."""
+        """Go one token further: row k continues row children.parents[k]."""
         parents = children.parents
         ids = np.empty((len(parents), self.ids.shape[1] + 1), dtype=self.ids.dtype)
         ids[:, :-1], ids[:, -1] = self.ids[parents], children.tokens
@@ -68,38 +63,28 @@ class Prefixes:
         )
 
 
-@dataclass(eq=False)
 class Finished:
     """The distinct sequences of one source that have ended so far, after a prompt of `prompt` tokens."""
 
-    prompt: int
-    token_ids: list[TokenIds] = field(default_factory=list)
-    _first_samples: list[IntArray] = field(default_factory=list)
-    _counts: list[IntArray] = field(default_factory=list)
-    _logprobs: list[FloatArray] = field(default_factory=list)
-    _sampling_logprobs: list[FloatArray] = field(default_factory=list)
+    def __init__(self, prompt: int) -> None:
+        self._prompt = prompt
+        self._token_ids: list[TokenIds] = []
+        self._parts: list[tuple[IntArray, IntArray, FloatArray, FloatArray]] = []
 
     def add(self, done: Prefixes) -> None:
-        """Prefixes of this source."""
+        """Add prefixes of this source."""
         counts = np.bincount(done.row_of)  # every prefix has a sample
-        self.token_ids += map(tuple, done.ids[:, self.prompt :].tolist())
-        self._first_samples.append(done.samples[counts.cumsum() - counts])
-        self._counts.append(counts)
-        self._logprobs.append(done.logprobs)
-        self._sampling_logprobs.append(done.sampling_logprobs)
+        self._token_ids += map(tuple, done.ids[:, self._prompt :].tolist())
+        first = done.samples[counts.cumsum() - counts]
+        self._parts.append((first, counts, done.logprobs, done.sampling_logprobs))
 
     def samples(self, eos: frozenset[int], model_rows: int) -> Samples:
-        """All of them, in the order in which they were first drawn."""
-        order = np.argsort(np.concatenate(self._first_samples))
-        token_ids = tuple(self.token_ids[k] for k in order.tolist())
-        return Samples(
-            token_ids=token_ids,
-            counts=np.concatenate(self._counts)[order],
-            logprobs=np.concatenate(self._logprobs)[order],
-            sampling_logprobs=np.concatenate(self._sampling_logprobs)[order],
-            finished=np.array([ids[-1] in eos for ids in token_ids], dtype=np.bool_),
-            model_rows=model_rows,
-        )
+        """Return all of them, in the order in which they were first drawn."""
+        first, counts, logprobs, sampling_logprobs = map(np.concatenate, zip(*self._parts, strict=True))
+        order = np.argsort(first)
+        token_ids = tuple(self._token_ids[k] for k in order.tolist())
+        finished = np.array([ids[-1] in eos for ids in token_ids], dtype=np.bool_)
+        return Samples(token_ids, counts[order], logprobs[order], sampling_logprobs[order], finished, model_rows)
 
 
 class Stopping:
@@ -129,7 +114,7 @@ class Stopping:
 
 
 def _is_length_alone(item: StoppingCriteria) -> TypeGuard[MaxLengthCriteria]:
-    """A maximum length, unless it lies beyond the model's positions: then the criterion warns when they are passed."""
+    """Tell a maximum length within the model's positions; one beyond them warns when they are passed."""
     if type(item) is not MaxLengthCriteria:
         return False
     return item.max_position_embeddings is None or item.max_length <= item.max_position_embeddings + 1

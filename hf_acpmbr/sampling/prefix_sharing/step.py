@@ -46,17 +46,17 @@ class Step:
         return self.scores is self.logits
 
     def with_removed(self, normaliser: torch.Tensor) -> torch.Tensor:
-        """(U,) logsumexp of the model's own logits, from that of `logits`."""
+        """Return the (U,) logsumexp of the model's own logits, from that of `logits`."""
         return normaliser if self.removed is None else torch.logaddexp(normaliser, self.removed.to(normaliser.dtype))
 
     def rows(self, start: int, end: int) -> Step:
-        """A part of the rows."""
+        """Take a part of the rows."""
         if start == 0 and end >= len(self.scores):
             return self
         return self._each(lambda tensor: tensor[start:end])
 
     def to(self, device: str) -> Step:
-        """The same on another device."""
+        """Move it to another device."""
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Step:
@@ -114,7 +114,7 @@ class Survivors:
 
 
 def on_host(step: Step) -> Survivors:
-    """For scores on the CPU: block by block, so that each entry is read from memory once per normalisation."""
+    """Take the survivors of scores on the CPU, block by block: memory is read once per normalisation."""
     size, vocabulary = step.scores.shape
     block = max(1, _CACHED // vocabulary)
     if size <= block:
@@ -153,14 +153,14 @@ def _of_block(step: Step) -> Survivors:
 
 
 def _places(keep: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Places in the flat block that are True, the row of each, and how many each row has."""
+    """Return the places in the flat block that are True, the row of each, and how many each row has."""
     places = keep.reshape(-1).nonzero()[0]
     rows = places // keep.shape[1]
     return places, rows, np.bincount(rows, minlength=len(keep))
 
 
 def _with_best(keep: BoolArray, lost: BoolArray, scores: npt.NDArray[np.float32]) -> BoolArray:
-    """As in transformers' warper: where no token reaches ε, the most probable one (all, if equal)."""
+    """Add, as transformers' warper does, the most probable token (all, if equal) of rows where none reaches ε."""
     tops = scores[lost].max(axis=1)
     check_tops(tops)
     keep[lost] = scores[lost] == tops[:, None]
@@ -172,9 +172,9 @@ def _at(values: torch.Tensor, places: IntArray) -> FloatArray:
 
 
 def among_top(step: Step) -> Survivors | None:
-    """For scores on an accelerator, in one read: at most 1/ε tokens of a row can reach ε.
+    """Take the survivors of scores on an accelerator in one read: at most 1/ε tokens of a row can reach ε.
 
-    None without ε, and where more tokens than that are equally probable and none reaches it: all may be drawn.
+    None without ε, and if more tokens than that are equally probable and none reaches it: all may be drawn.
     """
     if step.epsilon is None:
         return None
@@ -204,7 +204,7 @@ def among_top(step: Step) -> Survivors | None:
 
 
 def check_tops(tops: npt.NDArray[np.floating]) -> None:
-    """`tops`: (U,) highest score of each row; NaN and +inf show here, and so does a row without any token."""
+    """Refuse `tops`, the (U,) highest scores of rows, with NaN or +inf, or of a row without any token."""
     empty = np.count_nonzero(tops == -np.inf)
     broken = np.count_nonzero(~np.isfinite(tops)) - empty
     if broken:
