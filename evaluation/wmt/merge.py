@@ -35,7 +35,8 @@ def merge_if_complete(
     if missing:
         some = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
         return False, f"{corpus.pair}: of {len(corpus.shards)} shards these are not through all phases: {some}"
-    made_from = digest([phase.store.note_path(shard).read_text() for phase, shard in parts])
+    contents = [note.sha256 for phase in phases for note in phase.notes()]
+    made_from = digest([contents, settings.to_dict(), __version__])
     with phases[0].store.note_path(0).open("rb") as file:
         if not lock_file(file) or (not again and _made_from(folder / f"run.{corpus.pair}.json") == made_from):
             return False, ""

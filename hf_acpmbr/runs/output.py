@@ -161,8 +161,10 @@ class OutputFile:
             if self.shards.folder.is_dir() and len(self.shards.numbers()) < shards:
                 return False
             with (self.shards.folder / "merge.lock").open("ab") as lock:
-                if lock_file(lock):
-                    self._merge(about, shards)
+                if not lock_file(lock):
+                    return True  # another process is at it
+                self._merge(about, shards)
+            self.shards.remove()
         except FileNotFoundError:  # another process was quicker
             if not self._is_of(about):
                 raise
@@ -211,6 +213,8 @@ class OutputFile:
         # The same file: not one that the last run removed since it was opened.
         same = lock_file(file) and own.exists() and os.path.samestat(os.fstat(file.fileno()), own.stat())
         if not same or not all(name.endswith(f"-of-{self.share.count}.lock") for name in self._others()):
+            if same:
+                own.unlink()
             file.close()
             raise ValueError(f"another run writes {self.path}: wait for it, or choose another --output")
         self._lock = file
@@ -262,7 +266,6 @@ class OutputFile:
             sha256 = sha256_of(ready)
         ready.replace(self.path)
         write_atomically(self._note, _as_json({"lines": records, "sha256": sha256, "about": about}))
-        self.shards.remove()
 
     def _is_of(self, about: Mapping[str, object]) -> bool:
         """Whether the file is that of a finished run with these settings."""

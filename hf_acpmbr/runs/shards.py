@@ -89,8 +89,8 @@ class Share:
             return "cuda"
         if self.local >= (gpus := torch.cuda.device_count()):
             raise ValueError(
-                f"process {self.local} of this machine has no GPU, there are {gpus}: start at most one per GPU, "
-                "or hide the GPUs (CUDA_VISIBLE_DEVICES=)"
+                f"process {self.local} of this machine has no GPU, there are {gpus}: start at most one process per "
+                "GPU, or hide the GPUs (CUDA_VISIBLE_DEVICES=)"
             )
         torch.cuda.set_device(self.local)
         return f"cuda:{self.local}"

@@ -329,6 +329,7 @@ def test_whoever_merges_a_second_time_changes_nothing(tmp_path: Path, monkeypatc
         assert two.merge({}, 2), "it leaves it to the first, which has the lock"
         assert not two.path.exists()
         merged(self, {}, shards)
+        self.shards.remove()
         assert two.merge({}, 2), "and finds it done"
         with pytest.raises(FileNotFoundError):
             merged(two, {}, shards)
