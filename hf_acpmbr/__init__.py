@@ -1,7 +1,8 @@
 """Affordable Minimum Bayes Risk decoding for Hugging Face models (AC-PMBR, https://arxiv.org/abs/2512.01316)."""
 
 from .candidates import Candidates
-from .decoding import Decision
+from .decision import Decision
+from .generation.models import load_model
 from .mbr import ACPMBR
 from .recipe import Recipe
 from .scoring import as_utility, available_utilities, load_utility
@@ -15,5 +16,6 @@ __all__ = [
     "__version__",
     "as_utility",
     "available_utilities",
+    "load_model",
     "load_utility",
 ]

@@ -14,40 +14,39 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hf_acpmbr"
 
-# Parts of the package each part may import besides what all share.
-SHARED = {"candidates", "matrix", "version", "config", "registry", "budget", "files", "foreign"}
-ALLOWED = {
-    "sampling": {"sampling"},
-    "utilities": {"utilities"},
-    "completion": {"completion"},
-    "decoding": {"decoding", "completion", "utilities", "signature"},
+# Every part of the package, and which others it may import besides those that all share. From the bottom up.
+SHARED = {"version", "types", "files", "config", "candidates", "matrix", "budget", "registry"}
+BELOW_MBR = {"sampling", "scoring", "completion", "decoding", "decision", "recipe", "keywords"}
+ALLOWED: dict[str, set[str]] = {
+    **{name: set() for name in ("version", "types", "files", "config", "matrix", "engines", "differences", "embedded")},
+    "budget": set(),
     "candidates": {"engines"},
-    **{name: set() for name in ("matrix", "config", "budget", "files", "signature", "foreign")},
-    "engines": set(),
     "registry": {"sampling", "completion", "decoding"},  # for its types alone
+    "sampling": set(),
+    "scoring": {"metrics"},  # `load` reads what kind of checkpoint a folder is
+    "metrics": {"scoring", "embedded"},
+    "completion": set(),
+    "decision": {"decoding", "completion"},  # for its types alone
+    "decoding": {"scoring", "completion", "decision"},
     "keywords": {"decoding"},
-    "recipe": {"sampling", "decoding", "keywords", "utilities"},
+    "recipe": {"decoding", "keywords", "sampling", "scoring"},
+    "mbr": {*BELOW_MBR, "generation"},
+    "generation": {*BELOW_MBR, "mbr", "embedded"},
+    "runs": {*BELOW_MBR, "mbr", "generation"},
+    "cli": {*BELOW_MBR, "mbr", "generation", "runs", "ui", "embedded", "differences"},
+    "ui": {*BELOW_MBR, "mbr", "generation", "embedded", "differences"},
+    "__init__": {"candidates", "decision", "mbr", "recipe", "scoring", "generation"},
+    "__main__": {"cli"},
 }
 # Where each heavy library belongs, whether it is imported at the top of a file or inside a function.
 LIBRARIES = {
-    "transformers": {
-        "caller",
-        "sampling",
-        "mbr",
-        "mapping",
-        "embedded",
-        "utilities",
-        "inputs",
-        "output",
-        "commands",
-        "models",
-        "signature",
-        "foreign",  # for its types alone
-    },
-    "evaluate": {"utilities"},
-    "datasets": {"utilities", "commands", "mapping"},
+    "transformers": {"sampling", "metrics", "scoring", "mbr", "generation", "cli", "types", "runs", "embedded"},
+    "sentence_transformers": {"metrics"},
+    "evaluate": {"scoring"},
+    "datasets": {"scoring", "generation", "runs"},
     "accelerate": set(),
-    "matplotlib": {"commands", "embedded"},
+    "matplotlib": {"cli", "embedded"},
+    "gradio": {"ui", "cli"},
 }
 
 
@@ -73,13 +72,19 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def test_every_part_of_the_package_is_named_here():
+    assert {part_of(path) for path in sources(PACKAGE)} == set(ALLOWED)
+
+
 @pytest.mark.parametrize("path", sources(PACKAGE), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_each_part_imports_only_what_it_may(path):
     part = part_of(path)
     for name in imported(path):
         top, *rest = name.split(".")
-        if top == "hf_acpmbr" and part in ALLOWED and rest:
+        if top == "hf_acpmbr" and rest:
             assert rest[0] in ALLOWED[part] | SHARED | {part}, f"{part} must not import {name}"
+            private = [word for word in rest[1:] if word.startswith("_") and not word.startswith("__")]
+            assert rest[0] == part or not private, f"{part} must not import the private module {name}"
         if top in LIBRARIES:
             assert part in LIBRARIES[top], f"{top} does not belong in {part}"
 
