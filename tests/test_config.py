@@ -6,22 +6,26 @@ import dataclasses
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hf_acpmbr import ACPMBR, Recipe
+from hf_acpmbr.cli.main import main
 from hf_acpmbr.config import Configured, Registry, describe_fields, integer, setting
 from hf_acpmbr.registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
 from hf_acpmbr.sampling import Truncation
 
-VARIANTS = [(table, name) for table in (SAMPLERS, OBSERVATIONS, COMPLETERS) for name in table]
+VARIANTS = [(table, name) for table in (SAMPLERS, OBSERVATIONS, COMPLETERS, DECODERS) for name in table]
 MODULE = """
 from dataclasses import dataclass
 from typing import ClassVar
+import numpy as np
 from hf_acpmbr.completion.als import ALS
 from hf_acpmbr.config import integer, setting
-from hf_acpmbr.decoding.mbr import MBR
+from hf_acpmbr.decoding import Decoder
+from hf_acpmbr.scoring import Ask
 
 @dataclass(frozen=True)
 class Mine(ALS):
@@ -29,8 +33,16 @@ class Mine(ALS):
     extra: int = setting(3, integer(0), help="what it adds.")
     name: ClassVar[str] = "mine"
 
-class MyMBR(MBR):
-    name: ClassVar[str] = "my-mbr"
+@dataclass(frozen=True)
+class FirstReferences(Decoder):
+    '''MBR with the first pseudo-references.'''
+    first: int = setting(2, integer(1), help="how many of them.")
+    name: ClassVar[str] = "first"
+
+    def decide(self, problem):
+        columns = np.arange(min(self.first, len(problem.references)))
+        scores = yield Ask.block(problem.target, np.arange(len(problem)), columns)
+        return self.decision(problem, scores.mean(axis=1), "first", deciding=problem.target)
 """
 
 
@@ -43,7 +55,7 @@ def added(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for table in (COMPLETERS, DECODERS):
         monkeypatch.setattr(table, "_entries", dict(table._entries))
     COMPLETERS.add("mine", "variants_of_mine:Mine")
-    DECODERS.add("my-mbr", "variants_of_mine:MyMBR")
+    DECODERS.add("first", "variants_of_mine:FirstReferences")
 
 
 @pytest.mark.parametrize(
@@ -67,12 +79,39 @@ def test_a_variant_needs_a_class_and_one_line(added: None) -> None:
     assert mbr.recipe.to_dict()["decoder"]["completer"] == {**COMPLETERS.build("mine", rank=2).to_dict(), "extra": 3}
     assert Recipe.from_json(mbr.recipe.to_json()) == mbr.recipe
     assert "mine(" in mbr.rerank(["a b", "a c", "b c"]).signature
-    assert ACPMBR(target="chrf", decoder="my-mbr").rerank(["a b", "a b", "a c"]).text == "a b"
+    recipe = Recipe.named("fast", target="chrf", decoder={"name": "first", "first": 3})
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    decision = ACPMBR(recipe=recipe).rerank(["a c", "a b", "d", "a d"])
+    assert decision.calls == {"chrf": 3 * 4}
+    assert "decoder:first|" in decision.signature
+    assert "|first:3|" in decision.signature
+
+
+def test_an_added_decoder_is_known_to_the_command_line(added: None, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"candidates": ["a b", "a b", "a c"]}\n')
+    files = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.txt")]
+    assert main(["rerank", *files, "--target", "chrf", "--decoder", '{"name": "first", "first": 1}', "--quiet"]) == 0
+    assert (tmp_path / "out.txt").read_text() == "a b\n"
+
+
+def test_an_added_decoder_is_known_to_the_page(added: None) -> None:
+    pytest.importorskip("gradio", reason="needs the extra ui")
+    from hf_acpmbr.ui.analysis import Workbench
+    from hf_acpmbr.ui.session import PASTE, Form, Offer
+
+    workbench = Workbench(Offer(decoders=("rounds", "first")))
+    steps = workbench.analyse(
+        Form("", mode=PASTE, pasted="a b\na b\na c", decoder="first", target="chrf", guide="none")
+    )
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            next(steps)
+    assert ended.value.value.decision.status == "first"
 
 
 def test_a_table_holds_each_name_once_and_nothing_of_another_kind(added: None) -> None:
-    with pytest.raises(ValueError, match="decoder 'my-mbr' exists already"):
-        DECODERS.add("my-mbr", "variants_of_mine:MyMBR")
+    with pytest.raises(ValueError, match="decoder 'first' exists already"):
+        DECODERS.add("first", "variants_of_mine:FirstReferences")
     with pytest.raises(ValueError, match="completer 'other' is at \"module:Class\", got 'nowhere'"):
         COMPLETERS.add("other", "nowhere")
     COMPLETERS.add("other", "variants_of_mine:Mine")

@@ -216,6 +216,9 @@ def test_calls_are_counted_and_never_above_the_budget(name, size):
         assert {utility for utility, calls in got.calls.items() if calls} <= set(allowed)
         for utility, calls in got.calls.items():
             assert calls <= allowed.get(utility, 0), utility
+        guides = int("guide" in the_class(name).needs)
+        most = make(name).most_calls((len(world.texts),) * 2, (len(world.drawn),) * 2, guides)
+        assert all(calls <= bound for calls, bound in zip(got.calls.values(), most, strict=True))
         assert (got.total_calls > 0) == (name != "map")
 
 
