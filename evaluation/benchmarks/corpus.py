@@ -24,6 +24,8 @@ from pathlib import Path
 
 from evaluation.assets import BUILTIN_SENTENCES, read_lines
 from evaluation.benchmarks.peers import ROOT, THREADS
+from hf_acpmbr.runs.output import parts_of
+from hf_acpmbr.runs.shards import Shards
 
 _LOOK_EVERY = 0.05  # seconds
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -84,8 +86,7 @@ class Watched:
         """Rerank `source` into `output`; killed as soon as `stop_at` lines are there."""
         options = ["--target", "chrf", "--format", "parquet" if output.suffix == ".parquet" else "text", "--quiet"]
         command = [sys.executable, "-m", "hf_acpmbr", "rerank", "--input", str(source), "--output", str(output)]
-        part = output.with_name(f"{output.name}.unfinished")
-        seen = _Growth(part)
+        seen = _Growth(output)
         before = seen.lines
         started = subprocess.Popen([*command, *options, *more], cwd=ROOT, env={**os.environ, **THREADS})
         process = started.pid
@@ -111,18 +112,19 @@ class Watched:
 
 
 class _Growth:
-    """Lines of a file that grows, without reading it again and again."""
+    """Lines of the finished shards of an output, each counted once."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.place, self.lines = path, 0, 0
+    def __init__(self, output: Path) -> None:
+        self.shards = Shards(parts_of(str(output)), ".txt")
+        self.counted: set[int] = set()
+        self.lines = 0
         self.look()
 
     def look(self) -> int:
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                file.seek(self.place)
-                new = file.read()
-            self.place, self.lines = self.place + len(new), self.lines + new.count(b"\n")
+        for shard in set(self.shards.numbers()) - self.counted:
+            if (note := self.shards.note(shard)) is not None:
+                self.counted.add(shard)
+                self.lines += note.meta["records"]
         return self.lines
 
 
@@ -147,7 +149,7 @@ def measure(source: Path, folder: Path, lines: int, kill_at: float, compare: boo
     """A row of the table."""
     output = folder / f"killed{source.suffix}"
     killed = Watched.run(source, output, stop_at=int(kill_at * lines))
-    there = _Growth(output.with_name(f"{output.name}.unfinished")).lines
+    there = _Growth(output).lines
     resumed = Watched.run(source, output, "--resume")
     if compare:
         whole = folder / f"whole{source.suffix}"
