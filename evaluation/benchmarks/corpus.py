@@ -22,11 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from evaluation.assets import BUILTIN_SENTENCES, read_lines
 from evaluation.benchmarks.peers import ROOT, THREADS
+from hf_acpmbr.runs.output import parts_of
+from hf_acpmbr.runs.shards import Shards
 
 _LOOK_EVERY = 0.05  # seconds
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -37,7 +36,7 @@ HEADER = (
 
 
 def lists(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
-    """Yield two to four short candidates per line: a sentence, and the same with a word left out or changed."""
+    """Two to four short candidates for each line: a sentence, and the same with a word left out or changed."""
     sentences = [row["de"].split()[:6] for row in read_lines(BUILTIN_SENTENCES)]
     draw = random.Random(seed)
     for number in range(count):
@@ -51,16 +50,19 @@ def lists(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
 
 
 def write(path: Path, count: int) -> None:
-    """Write the lists as JSON lines or, by the file's suffix, as a table."""
+    """The lists as JSON lines or, by the file's ending, as a table."""
     rows = lists(count)
     if path.suffix != ".parquet":
         with path.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     schema = pa.schema({"id": pa.int64(), "candidates": pa.list_(pa.string())})
     with pq.ParquetWriter(path, schema) as writer:
-        while group := list(itertools.islice(rows, 10_000)):
-            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+        while some := list(itertools.islice(rows, 10_000)):
+            writer.write_table(pa.Table.from_pylist(some, schema=schema))
 
 
 @dataclass
@@ -69,8 +71,8 @@ class Watched:
 
     Attributes:
         cpu: seconds in all.
-        first: CPU seconds until the first new line.
-        memory: (lines, resident MB) at each look.
+        first: CPU seconds until the first new line was there.
+        memory: (lines, resident MB) again and again.
         peak: the most resident MB.
     """
 
@@ -81,7 +83,7 @@ class Watched:
 
     @classmethod
     def run(cls, source: Path, output: Path, *more: str, stop_at: int | None = None) -> Watched:
-        """Rerank `source` into `output`; kill it as soon as `stop_at` lines are written."""
+        """Rerank `source` into `output`; killed as soon as `stop_at` lines are there."""
         options = ["--target", "chrf", "--format", "parquet" if output.suffix == ".parquet" else "text", "--quiet"]
         command = [sys.executable, "-m", "hf_acpmbr", "rerank", "--input", str(source), "--output", str(output)]
         seen = _Growth(output)
@@ -110,29 +112,32 @@ class Watched:
 
 
 class _Growth:
-    """The lines of an unfinished output, counted without reading any of it twice."""
+    """Lines of the finished shards of an output, each counted once."""
 
     def __init__(self, output: Path) -> None:
-        self.path, self.place, self.lines = output.with_name(f"{output.name}.unfinished"), 0, 0
+        self.shards = Shards(parts_of(str(output)), ".txt")
+        self.counted: set[int] = set()
+        self.lines = 0
         self.look()
 
     def look(self) -> int:
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                file.seek(self.place)
-                new = file.read()
-            self.place, self.lines = self.place + len(new), self.lines + new.count(b"\n")
+        for shard in set(self.shards.numbers()) - self.counted:
+            if (note := self.shards.note(shard)) is not None:
+                self.counted.add(shard)
+                self.lines += note.meta["records"]
         return self.lines
 
 
 def _memory(process: int) -> tuple[float, float] | None:
-    """Read the resident MB now, and the most so far; None if the process has ended."""
+    """Resident MB now, and the most so far; None for a process that has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
         return None
-    found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    return (int(found["VmRSS"][0]) / 1024, int(found["VmHWM"][0]) / 1024) if "VmRSS" in found else None
+    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    if "VmRSS" not in found:
+        return None
+    return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
 
 
 def _cpu(process: int) -> float:
@@ -141,7 +146,7 @@ def _cpu(process: int) -> float:
 
 
 def measure(source: Path, folder: Path, lines: int, kill_at: float, compare: bool) -> str:
-    """Kill, resume, and write a row of the table."""
+    """A row of the table."""
     output = folder / f"killed{source.suffix}"
     killed = Watched.run(source, output, stop_at=int(kill_at * lines))
     there = _Growth(output).lines
@@ -164,7 +169,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=2000, help="lists in the input (default: 2,000)")
     parser.add_argument("--formats", nargs="+", choices=("jsonl", "parquet"), default=["jsonl"])
-    parser.add_argument("--kill-at", type=float, default=0.9, help="share of the lines after which it is killed")
+    parser.add_argument("--kill-at", type=float, default=0.9, help="part of the lines after which it is killed")
     parser.add_argument("--compare", action="store_true", help="also make an uninterrupted run and compare the bytes")
     parser.add_argument("--folder", type=Path, help="for input and outputs; default: a temporary one")
     args = parser.parse_args()
