@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.cli.main import ui as command
+from hf_acpmbr.cli import ui as command
 from hf_acpmbr.differences import highlighted
 from hf_acpmbr.ui.analysis import Analysis, Workbench, decide_again, with_budget
 from hf_acpmbr.ui.session import OPENING, PASTE, Cancelled, Form, Jobs, Limits, Offer

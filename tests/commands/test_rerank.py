@@ -314,7 +314,8 @@ def test_a_program_as_a_utility_needs_trust(tmp_path: Path, capsys: pytest.Captu
     assert "is a program that would run here" in (error := capsys.readouterr().err)
     assert error.count("\n") == 1
     assert rerank(files, text, *utility, "trust_remote_code=true")[0] == 2
-    assert "give --trust-remote-code instead" in capsys.readouterr().err
+    assert "which no recipe or file can grant" in (error := capsys.readouterr().err)
+    assert "--trust-remote-code" in error
     code, output = rerank(files, text, *utility, "--trust-remote-code")
     assert (code, output.read_text()) == (0, "abc\n"), "the middle one is nearest in length to all"
     score = ["score", "--utility", str(script), "--option", "output_key=lengths", "--hypotheses", str(output)]

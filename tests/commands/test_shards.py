@@ -162,7 +162,6 @@ def test_processes_beyond_the_shards_have_nothing_to_do_and_leave_nothing(tmp_pa
     [
         (["--output", "-"], "give --output FILE, on a disk that all of them see"),
         (["--input", "-"], "give --input FILE, since standard input is one process's"),
-        (["--preferences", "pairs.jsonl"], "--preferences is written by one process"),
         (["--merge"], "--merge makes no shards: leave out --resume and --shard"),
     ],
 )

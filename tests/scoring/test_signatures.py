@@ -13,7 +13,7 @@ from typing import Any, get_origin
 import numpy as np
 import pytest
 
-import hf_acpmbr.scoring as package
+import hf_acpmbr
 from hf_acpmbr.scoring import NEUTRAL_OPTIONS, Utility, as_utility, load_utility
 from hf_acpmbr.scoring.fingerprint import digest, option_names, word
 
@@ -58,8 +58,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def all_classes() -> set[type[Utility]]:
     """Every utility class of the package that can be made."""
     found = set()
-    for module in pkgutil.iter_modules(package.__path__):
-        for item in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
+    for module in pkgutil.walk_packages(hf_acpmbr.__path__, "hf_acpmbr."):
+        if not module.name.startswith(("hf_acpmbr.scoring", "hf_acpmbr.metrics")):
+            continue
+        for item in vars(importlib.import_module(module.name)).values():
             # What is subscripted (list[str]) passes for a class in Python 3.10.
             if inspect.isclass(item) and get_origin(item) is None and issubclass(item, Utility):
                 found |= set() if inspect.isabstract(item) else {item}
