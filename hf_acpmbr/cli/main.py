@@ -129,6 +129,6 @@ def one_line_warnings(command: str) -> Iterator[None]:
 
 
 def _version() -> str:
-    from .. import __version__
+    from ..version import __version__
 
     return f"hf_acpmbr {__version__}"

@@ -31,8 +31,8 @@ class RoundsMBR(Decoder):
     pseudo-references; every further one takes the best so far and doubles their depth. An additive model with shrinkage
     joins the rounds, so a candidate with few scores is pulled towards what is known of it beforehand: how often it was
     drawn, its log-probability, the guides' means. The guides are control variates too. Pseudo-references are weighted
-    so that the few used stand for all of them (`reference_weights`), and what a leader may lose is read from a prior that
-    the candidates themselves give (`posterior`).
+    so that the few used stand for all of them (`reference_weights`), and what a leader may lose is read from a prior
+    that the candidates themselves give (`posterior`).
 
     Correlated sequential halving for MBR: https://arxiv.org/abs/2401.02749
     """
