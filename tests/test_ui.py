@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from hf_acpmbr import ACPMBR
+from hf_acpmbr import ACPMBR, Recipe
 from hf_acpmbr.cli import ui as command
 from hf_acpmbr.differences import highlighted
-from hf_acpmbr.ui.analysis import Analysis, Workbench, decide_again, with_budget
+from hf_acpmbr.ui.analysis import Analysis, Workbench, fast, other_choices
 from hf_acpmbr.ui.session import OPENING, PASTE, Cancelled, Form, Jobs, Limits, Offer
 from hf_acpmbr.ui.views import (
     candidates_columns,
@@ -110,40 +110,27 @@ def test_every_choice_is_worth_what_all_scores_say(analysis: Analysis) -> None:
         assert choice.expected == pytest.approx(worth[choice.text], abs=1e-5), choice.method
 
 
-def test_other_methods_cost_at_most_what_the_recipe_did(analysis: Analysis) -> None:
-    spent = analysis.cost(analysis.decision.calls)
-    compared = [choice for choice in analysis.choices if choice.method in ("AC-PMBR", "PMBR", "Halving")]
-    assert len(compared) == 3
-    for choice in compared:
-        assert choice.calls
-        assert analysis.cost(choice.calls) <= spent + 1e-9, choice.method
-
-
-def test_another_budget_calls_no_utility(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise AssertionError("a utility was called")
-
+def test_other_decoders_are_those_of_the_recipe_fast_and_call_no_utility(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = analysis.guides[0].name
     for utility in (analysis.target, *analysis.guides):
-        monkeypatch.setattr(type(utility), "kernel", fail)
-    cheap, dear = decide_again(analysis, 0.5), decide_again(analysis, 64)
-    assert cheap.decision.calls["embedded"] < analysis.decision.calls["embedded"]
-    assert dear.decision.exact
-    assert dear.decision.text == next(choice.text for choice in analysis.choices if choice.method == "Full MBR")
-    assert dear.choices[1:] == analysis.choices[1:], "the other methods stay"
+        monkeypatch.setattr(type(utility), "kernel", lambda *_: pytest.fail("a utility was called"))
+    again = {choice.method: choice for choice in other_choices(analysis, None, Offer())}
+    for name, method, guides in (("acpmbr", "AC-PMBR", [guide]), ("pmbr", "PMBR", []), ("halving", "Halving", [])):
+        mbr = ACPMBR(target="embedded", distilled=guides, decoder=name, recipe="fast")
+        found = fast(name, analysis.recipe)
+        assert found is not None
+        assert (found.decoder, found.distilled) == (mbr.recipe.decoder, mbr.recipe.distilled)
+        assert again[f"{method}, fast"].calls["embedded"] <= (1 if guides else 2) * analysis.candidates.total
 
 
-def test_the_recipes_own_budget_gives_its_own_decision_again(analysis: Analysis) -> None:
-    again = decide_again(analysis, 1)  # "fast" has 1 score per candidate
-    assert again.decision.text == analysis.decision.text
-    assert again.decision.calls == analysis.decision.calls
-    np.testing.assert_allclose(again.decision.expected, analysis.decision.expected, atol=1e-4)
-    assert [list(r.rows) for r in again.decision.trials] == [list(r.rows) for r in analysis.decision.trials]
-
-
-def test_a_budget_scales_the_guides_budget_alike(analysis: Analysis) -> None:
-    decoder: Any = with_budget(analysis.recipe, 3).decoder
-    assert decoder.budget.scores_per_row == 3
-    assert decoder.guide_budgets[0].scores_per_row == pytest.approx(12)  # "fast": 1 and 4 scores per row with d1
+def test_another_budget_is_the_recipes_own_setting() -> None:
+    cheap = Form(SOURCE, candidates=20, recipe="fast", scores=0.5).build()
+    assert cheap == Recipe.named(
+        "fast", target="embedded", distilled="embedded-d1", num_candidates=20, scores_per_row=0.5
+    )
+    assert Form(SOURCE, candidates=20, recipe="fast").build() != cheap
 
 
 def test_status_and_rounds_agree(analysis: Analysis) -> None:
@@ -153,9 +140,7 @@ def test_status_and_rounds_agree(analysis: Analysis) -> None:
     picture = rounds_picture(analysis)
     assert picture.count("<td class='text'>") == min(len(tried), 24)
     assert picture.count("<tr class='own'>") == 1
-    assert [int(size) for size in re.findall(r"<th scope='col'>\d+<small>(\d+)<", picture)] == [
-        *analysis.decision.rounds
-    ]
+    assert [int(size) for size in re.findall(r"class='dot'>\d+<small>(\d+)<", picture)] == [*analysis.decision.rounds]
     went = " → ".join(map(str, analysis.decision.rounds))
     assert went in picture
     assert went in headline(analysis)
@@ -169,7 +154,7 @@ def test_a_decoder_that_completes_nothing_shows_no_completion(workbench: Workben
     for page in (costs(analysis), comparison(analysis), rounds_picture(analysis)):
         assert "complet" not in re.sub("<code>.*</code>", "", page)
     completing = value_of(workbench.analyse(Form(SOURCE, candidates=20, recipe="fast", decoder="acpmbr")))
-    assert keys(completing) == ["target", "guide", "completed", "true", "error"]
+    assert keys(completing) == ["target", "guide", "completed", "true"]
 
 
 def test_without_all_pairs_nothing_is_said_to_be_true(workbench: Workbench) -> None:
@@ -178,8 +163,6 @@ def test_without_all_pairs_nothing_is_said_to_be_true(workbench: Workbench) -> N
     assert not {"Rank, full MBR", "Quality"} & set(candidates_columns(found))
     assert [choice.expected for choice in found.choices] == [None] * len(found.choices)
     assert [panel["key"] for panel in heat_map(found)["panels"]] == ["target", "guide"]
-    with pytest.raises(ValueError, match="score all pairs"):
-        decide_again(found, 4)
 
 
 def test_the_page_opens_with_a_sentence_whose_methods_differ(workbench: Workbench) -> None:
@@ -197,7 +180,7 @@ def test_a_decoder_from_elsewhere_is_offered_and_compared() -> None:
         )
     )
     assert found.choices[0].method == "pruning (this recipe)"
-    assert "Rounds" in [choice.method for choice in found.choices]
+    assert "Rounds, fast" in [choice.method for choice in found.choices]
 
 
 def test_the_table_has_every_candidate_with_its_interval(analysis: Analysis) -> None:
@@ -208,7 +191,7 @@ def test_the_table_has_every_candidate_with_its_interval(analysis: Analysis) -> 
     deviation = analysis.decision.deviation
     assert deviation is not None
     assert columns["± 95%"][0] == pytest.approx(196 * deviation[analysis.decision.index], abs=0.01)
-    assert candidates_table(analysis).count("<tr>") == len(analysis.candidates) + 1
+    assert candidates_table(analysis).count("<tr") == len(analysis.candidates) + 1
 
 
 def test_the_heat_map_is_the_matrix_in_the_decisions_order_and_in_one_scale(analysis: Analysis) -> None:
@@ -223,7 +206,7 @@ def test_the_heat_map_is_the_matrix_in_the_decisions_order_and_in_one_scale(anal
             np.testing.assert_allclose(values[1], 100 * row, rtol=1e-4)
         if panel["key"] == "target":
             assert np.isfinite(values).sum() == analysis.decision.calls["embedded"] == panel["scored"]
-    assert len({(panel["low"], panel["high"]) for panel in shown["panels"]}) == 1
+    assert 0 <= shown["low"] < shown["high"] <= 100
 
 
 def test_costs_count_calls_by_the_size_of_their_network(analysis: Analysis) -> None:
@@ -399,7 +382,7 @@ def visit(address: str) -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_visitor_types_runs_sees_table_and_map_and_changes_the_budget(visit: Any) -> None:
+def test_a_visitor_types_runs_and_sees_table_and_map(visit: Any) -> None:
     visit.fill("#source textarea", "Where is the station?")
     visit.click("#run")
     visit.wait_for_function("document.querySelector('#choice')?.innerText.includes('Bahnhof')")
@@ -426,10 +409,6 @@ def test_a_visitor_types_runs_sees_table_and_map_and_changes_the_budget(visit: A
         tab.get_by_text(name, exact=True).last.click(force=True)
         visit.wait_for_timeout(300)
         assert visit.evaluate("document.documentElement.scrollWidth") <= 420, f"{name} is wider than a phone"
-    visit.fill("#budget input[type=number]", "4")
-    visit.press("#budget input[type=number]", "Enter")
-    visit.dispatch_event("#budget input[type=range]", "pointerup")
-    visit.wait_for_function("document.querySelector('#status').innerText.includes('decided again')")
 
 
 @pytest.mark.filterwarnings("ignore")

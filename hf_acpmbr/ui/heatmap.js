@@ -1,16 +1,15 @@
 // Draws one matrix on a canvas; `element`, `props` and `watch` come from gradio. Values are float32, base64, row by row.
 const COLOURS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
-const SIGNED = [[33, 102, 172], [247, 247, 247], [178, 24, 43]];
 let panels = [];
 let current = "target";
 
 const find = (name) => element.querySelector(name);
 
-function colour(share, scale) {
-  const place = Math.min(Math.max(share, 0), 1) * (scale.length - 1);
-  const low = Math.min(Math.floor(place), scale.length - 2);
+function colour(share) {
+  const place = Math.min(Math.max(share, 0), 1) * (COLOURS.length - 1);
+  const low = Math.min(Math.floor(place), COLOURS.length - 2);
   const part = place - low;
-  return scale[low].map((value, k) => Math.round(value + part * (scale[low + 1][k] - value)));
+  return COLOURS[low].map((value, k) => Math.round(value + part * (COLOURS[low + 1][k] - value)));
 }
 
 function decoded(panel) {
@@ -49,18 +48,19 @@ function draw() {
   canvas.width = canvas.height = size;
   find(".map-hover").textContent = "Point at a cell to see both texts and the score.";
   const image = canvas.getContext("2d").createImageData(size, size);
-  const scale = shown.signed ? SIGNED : COLOURS;
+  const { low, high } = props.value;
   shown.values.forEach((value, k) => {
     const known = Number.isFinite(value);
-    const rgb = known ? colour((value - shown.low) / (shown.high - shown.low), scale) : [128, 128, 128];
+    const rgb = known ? colour((value - low) / (high - low)) : [128, 128, 128];
     image.data.set([...rgb, known ? 255 : 40], 4 * k);
   });
   canvas.getContext("2d").putImageData(image, 0, 0);
-  const part = shown.scored === shown.of ? "all" : `${shown.scored.toLocaleString("en")} of`;
-  find(".map-title").textContent = `${part} ${shown.of.toLocaleString("en")} pairs`;
-  find(".map-low").textContent = shown.low.toFixed(1);
-  find(".map-high").textContent = shown.high.toFixed(1);
-  find(".map-scale").style.background = `linear-gradient(to right, ${scale.map((c) => `rgb(${c})`).join(",")})`;
+  const all = size * size;
+  const part = shown.scored === all ? "all" : `${shown.scored.toLocaleString("en")} of`;
+  find(".map-title").textContent = `${part} ${all.toLocaleString("en")} pairs`;
+  find(".map-low").textContent = low.toFixed(1);
+  find(".map-high").textContent = high.toFixed(1);
+  find(".map-scale").style.background = `linear-gradient(to right, ${COLOURS.map((c) => `rgb(${c})`).join(",")})`;
 }
 
 function point(event) {

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..generation.models import EMBEDDED
-from .analysis import Analysis, Workbench, decide_again, decoder_fields
+from .analysis import Analysis, Workbench
 from .session import DRAW, NO_GUIDE, OF_THE_RECIPE, OPENING, PASTE, RECIPES, Cancelled, Form, Jobs, Limits, Offer
 from .views import candidates_table, comparison, costs, headline, heat_map, rounds_picture
 
@@ -51,7 +51,7 @@ def gradio() -> ModuleType:
 
 
 def message(said: str | Exception) -> str:
-    """A line above the result; screen readers read errors out, and details of unexpected ones go to the log."""
+    """Write a line above the result; screen readers read errors out, and details of unexpected ones are logged."""
     if isinstance(said, (str, Cancelled)):
         return f"<div class='message' role='status'>{escape(str(said))}</div>"
     text = " ".join(str(said).split())
@@ -62,7 +62,7 @@ def message(said: str | Exception) -> str:
 
 
 def shown(analysis: Analysis) -> Updates:
-    """Values of the views, in the order of the tabs."""
+    """Return the values of the views, in the order of the tabs."""
     return [view(analysis) for view, _ in _VIEWS.values()]
 
 
@@ -79,15 +79,14 @@ class Page:
         self.jobs = Jobs()
         offer = workbench.offer
         self.languages = workbench.languages(offer.models[0])
-        model, metric, guide = offer.models[0], offer.targets[0], (*offer.guides, NO_GUIDE)[0]
         source, target = [*self.languages[:2], None, None][:2]
         self.start = Form(
             OPENING,
-            model=model,
+            model=offer.models[0],
             source_language=source,
             target_language=target,
-            target=metric,
-            guide=guide,
+            target=offer.targets[0],
+            guide=(*offer.guides, NO_GUIDE)[0],
             candidates=min(Form.candidates, workbench.limits.candidates),
         )
         self._opening: Analysis | None = None  # computed once for all visitors
@@ -103,17 +102,14 @@ class Page:
                 run = gr.Button("Translate", variant="primary", scale=4, elem_id="run")
                 cancel = gr.Button("Cancel", scale=1, min_width=100, elem_id="cancel")
             status = self._html("status", value=message("Type a sentence and press Translate."))
-            state = gr.State(None, time_to_live=3600)
             with gr.Column(visible=False) as result:
-                label, info = "Budget: target scores per candidate", "Decides again from the scores that are there."
-                budget = gr.Slider(0.5, 64, 1, step=0.5, label=label, info=info, elem_id="budget")
                 views = []
                 for name, (_, options) in _VIEWS.items():
                     with gr.Tab(name):
                         views.append(self._html(name.lower(), **{key: _read(file) for key, file in options.items()}))
             how = {
                 "inputs": [form[field.name] for field in fields(Form)],
-                "outputs": [status, state, result, budget, *views],
+                "outputs": [status, result, *views],
                 "concurrency_id": "job",
             }
             gr.on([run.click, form["source"].submit], self._for_visitor(self.run), **how)
@@ -121,15 +117,14 @@ class Page:
                 blocks.load(self._for_visitor(self.run), **how, show_progress="hidden")
             cancel.click(self._for_visitor(self.cancel), None, status, queue=False)
             blocks.unload(self._for_visitor(self.leave))
-            budget.release(self.change_budget, [state, budget], [status, *views], concurrency_id="job")
-            languages = [form["source_language"], form["target_language"]]
-            switched = [form["pasted"], form["candidates"], form["model"], run, *languages]
+            names = ("pasted", "candidates", "model", "source_language", "target_language")
+            switched = [*(form[name] for name in names), run]
             gr.on([form["mode"].change, form["model"].change], self.switch, [form["mode"], form["model"]], switched)
         blocks.queue(max_size=limits.waiting, default_concurrency_limit=limits.jobs, api_open=False)
         return blocks
 
     def _form(self) -> dict[str, Component]:
-        """One component per field of the form."""
+        """Make one component per field of the form."""
         gr, offer, limits, start = self.gr, self.workbench.offer, self.workbench.limits, self.start
         form: dict[str, Component] = {}
 
@@ -160,7 +155,9 @@ class Page:
             with gr.Row():
                 choose("decoder", "Decoder", (OF_THE_RECIPE, *offer.decoders))
                 form["seed"] = gr.Number(start.seed, label="Seed", precision=0, minimum=0)
-            label = "Score all pairs too: full MBR, true quality, other budgets"
+                label = "Budget: target scores per candidate (0: the recipe's)"
+                form["scores"] = gr.Slider(0, 64, start.scores, step=0.5, label=label, elem_id="scores")
+            label = "Score all pairs too: full MBR and the true quality"
             form["score_all"] = gr.Checkbox(start.score_all, label=label)
         if set(_LANGUAGES) <= set(self.languages):
             filled = [form[name] for name in ("source", "source_language", "target_language")]
@@ -168,7 +165,7 @@ class Page:
         return form
 
     def _html(self, name: str, **options: object) -> Component:
-        """HTML that the page's own style sheet covers."""
+        """Make HTML that the page's own style sheet covers."""
         settings = {"value": "", "js_on_load": None, **options}
         return self.gr.HTML(elem_id=name, apply_default_css=False, **settings)
 
@@ -180,11 +177,11 @@ class Page:
         if draws and known:
             languages = [update(choices=_named(known), value=value, visible=True) for value in known[:2]]
         button = "Translate" if draws else "Choose"
-        return [update(visible=not draws), *[update(visible=draws)] * 2, button, *languages]
+        return [update(visible=not draws), *[update(visible=draws)] * 2, *languages, button]
 
     def run(self, visitor: str, *values: Any) -> Iterator[Updates]:
         """Run the form; every step of progress is one update of the status line."""
-        form, unchanged = Form(*values), [self.gr.skip()] * (3 + len(_VIEWS))
+        form, unchanged = Form(*values), [self.gr.skip()] * (1 + len(_VIEWS))
         event = self.jobs.start(visitor)
         try:
             analysis = self._opening if form == self.start else None
@@ -196,35 +193,23 @@ class Page:
                     analysis = stop.value
             if form == self.start:
                 self._opening = analysis
-            budgeted = bool(analysis.full) and "budget" in decoder_fields(analysis.recipe)
-            most, spent = len(analysis.candidates), analysis.decision.calls[analysis.target.name]
-            scores = min(max(round(2 * spent / analysis.candidates.total) / 2, 0.5), most)
-            slider = self.gr.update(value=scores, maximum=most, visible=budgeted)
-            yield [message(headline(analysis)), analysis, self.gr.update(visible=True), slider, *shown(analysis)]
+            yield [message(headline(analysis)), self.gr.update(visible=True), *shown(analysis)]
         except Exception as error:
             yield [message(error), *unchanged]
         finally:
             self.jobs.end(visitor, event)
 
-    def change_budget(self, analysis: Analysis, scores: float) -> Updates:
-        """Decide again at another budget."""
-        try:
-            again = decide_again(analysis, scores)
-        except Exception as error:
-            return [message(error), *[self.gr.skip()] * len(_VIEWS)]
-        return [message(headline(again)), *shown(again)]
-
     def cancel(self, visitor: str) -> Iterator[str]:
-        """End the visitor's job."""
+        """Cancel the visitor's job."""
         yield message("cancelled" if self.jobs.cancel(visitor) else "nothing to cancel")
 
     def leave(self, visitor: str) -> Iterator[None]:
-        """End the job of a visitor who has closed the page."""
+        """Cancel the job of a visitor who has closed the page."""
         self.jobs.cancel(visitor)
         yield
 
     def _for_visitor(self, job: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        """The job as gradio calls it: with its request, which it recognises by the annotation."""
+        """Return the job as gradio calls it: with its request, which it recognises by the annotation."""
 
         def run(request: Request, *values: object) -> Iterator[Any]:
             yield from job(str(request.session_hash), *values)
@@ -234,7 +219,7 @@ class Page:
 
 
 def _read(name: str) -> str:
-    """A file of the page: its script, template or style sheet."""
+    """Read a file of the page: its script, template or style sheet."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 

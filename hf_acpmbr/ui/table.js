@@ -1,8 +1,8 @@
 // Sorts the rows of a table by the column whose header is pressed; `element` comes from gradio.
 function value(row, column) {
   const cell = row.children[column];
-  const number = Number(cell.dataset.value ?? "");
-  return cell.dataset.value === undefined ? cell.textContent : Number.isNaN(number) ? null : number;
+  const number = Number(cell.textContent);
+  return !cell.classList.contains("number") ? cell.textContent : Number.isNaN(number) ? null : number;
 }
 
 function compare(one, other) {
@@ -12,7 +12,7 @@ function compare(one, other) {
 
 // The listener sits on the component itself, which stays when its inside is drawn anew.
 element.addEventListener("click", (event) => {
-  const header = event.target.closest("th[aria-sort]");
+  const header = event.target.closest("th");
   if (!header) return;
   const column = [...header.parentNode.children].indexOf(header);
   const descending = header.getAttribute("aria-sort") === "ascending";
