@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from hf_acpmbr.cli.main import Parser, exit_code
@@ -16,10 +16,12 @@ def add_debug(parser: Parser) -> None:
     parser.add_argument("--debug", action="store_true", help="show where an error comes from (the traceback)")
 
 
-def run_command(parser: Parser, work: Callable[[argparse.Namespace], None]) -> NoReturn:
+def run_command(
+    parser: Parser, work: Callable[[argparse.Namespace], None], given: Sequence[str] | None = None
+) -> NoReturn:
     """Do the work with the options of the command line, and end the process with its exit code."""
     add_debug(parser)
-    options = parser.parse_args()
+    options = parser.parse_args(given)
 
     def done() -> int:
         work(options)

@@ -28,6 +28,7 @@ from hf_acpmbr.runs.output import parts_of
 from hf_acpmbr.runs.shards import Shards
 
 _LOOK_EVERY = 0.05  # seconds
+_COUNTED: dict[tuple[Path, int], int] = {}  # lines of each finished shard
 _TICKS = os.sysconf("SC_CLK_TCK")
 HEADER = (
     "| input | lines | CPU s | lines per CPU s | MB at a tenth of the lines | MB at the end | most MB |"
@@ -67,41 +68,33 @@ def write(path: Path, count: int) -> None:
 
 @dataclass
 class Watched:
-    """A run of the command, looked at from outside.
+    """A run of the command, looked at from outside."""
 
-    Attributes:
-        cpu: seconds in all.
-        first: CPU seconds until the first new line was there.
-        memory: (lines, resident MB) again and again.
-        peak: the most resident MB.
-    """
-
-    cpu: float = 0.0
-    first: float = 0.0
-    memory: list[tuple[int, float]] = field(default_factory=list)
-    peak: float = 0.0
+    cpu: float = 0.0  # seconds in all
+    first: float = 0.0  # CPU seconds until the first new line
+    memory: list[tuple[int, float]] = field(default_factory=list)  # (lines, resident MB), again and again
+    peak: float = 0.0  # the most resident MB
 
     @classmethod
     def run(cls, source: Path, output: Path, *more: str, stop_at: int | None = None) -> Watched:
         """Rerank `source` into `output`; killed as soon as `stop_at` lines are there."""
         options = ["--target", "chrf", "--format", "parquet" if output.suffix == ".parquet" else "text", "--quiet"]
         command = [sys.executable, "-m", "hf_acpmbr", "rerank", "--input", str(source), "--output", str(output)]
-        seen = _Growth(output)
-        before = seen.lines
+        before = lines_of(output)
         started = subprocess.Popen([*command, *options, *more], cwd=ROOT, env={**os.environ, **THREADS})
-        process = started.pid
-        watched = cls()
+        status_file, watched = Path(f"/proc/{started.pid}/status"), cls()
         while True:
-            ended, status, usage = os.wait4(process, os.WNOHANG)
+            ended, status, usage = os.wait4(started.pid, os.WNOHANG)
             if ended:
                 break
-            lines, memory = seen.look(), _memory(process)
-            if memory is not None and lines > before:
-                watched.first = watched.first or _cpu(process)
-                watched.memory.append((lines, memory[0]))
-                watched.peak = memory[1]
+            lines = lines_of(output)
+            found = dict(line.partition(":")[::2] for line in status_file.read_text().splitlines())
+            if "VmRSS" in found and lines > before:
+                watched.first = watched.first or _cpu(started.pid)
+                watched.memory.append((lines, int(found["VmRSS"].split()[0]) / 1024))
+                watched.peak = int(found["VmHWM"].split()[0]) / 1024
             if stop_at is not None and lines >= stop_at:
-                os.kill(process, 9)
+                os.kill(started.pid, 9)
                 stop_at = None
             time.sleep(_LOOK_EVERY)
         started.returncode = os.waitstatus_to_exitcode(status)  # wait4 has taken it, with what it used
@@ -111,33 +104,13 @@ class Watched:
         return watched
 
 
-class _Growth:
-    """Lines of the finished shards of an output, each counted once."""
-
-    def __init__(self, output: Path) -> None:
-        self.shards = Shards(parts_of(str(output)), ".txt")
-        self.counted: set[int] = set()
-        self.lines = 0
-        self.look()
-
-    def look(self) -> int:
-        for shard in set(self.shards.numbers()) - self.counted:
-            if (note := self.shards.note(shard)) is not None:
-                self.counted.add(shard)
-                self.lines += note.meta["records"]
-        return self.lines
-
-
-def _memory(process: int) -> tuple[float, float] | None:
-    """Resident MB now, and the most so far; None for a process that has ended."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
-        return None
-    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    if "VmRSS" not in found:
-        return None
-    return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
+def lines_of(output: Path) -> int:
+    """Count the lines of the finished shards of an output; each is read once."""
+    shards = Shards(parts_of(str(output)), ".txt")
+    for shard in shards.numbers():
+        if (output, shard) not in _COUNTED and (note := shards.note(shard)) is not None:
+            _COUNTED[output, shard] = note.meta["records"]
+    return sum(count for (path, _), count in _COUNTED.items() if path == output)
 
 
 def _cpu(process: int) -> float:
@@ -149,7 +122,7 @@ def measure(source: Path, folder: Path, lines: int, kill_at: float, compare: boo
     """A row of the table."""
     output = folder / f"killed{source.suffix}"
     killed = Watched.run(source, output, stop_at=int(kill_at * lines))
-    there = _Growth(output).lines
+    there = lines_of(output)
     resumed = Watched.run(source, output, "--resume")
     if compare:
         whole = folder / f"whole{source.suffix}"

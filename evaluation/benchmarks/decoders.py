@@ -5,10 +5,7 @@ full MBR's, the calls of target and guide, their cost as a share of full MBR's (
 and CPU seconds per source, averaged over sources and seeds. A ● marks the Pareto front: no other row has both a lower
 cost and a lower regret. The picture shows the same.
 
-Decoders that need another kind of utility get it where the set has one, and are judged by the target like all others:
-`qe` and `qe-filter` the translator's likelihood of the source given the candidate, `centroid` its sentence vectors.
-Their calls stand in the guide's column. A vector utility counts the texts that it encodes: comparing vectors costs next
-to nothing.
+Decoders that need a reference-free utility or one on sentence vectors (`qe`, `qe-filter`, `centroid`) are left out.
 """
 
 from __future__ import annotations
@@ -51,19 +48,13 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class Case:
-    """One source: what was drawn, who judges, and what full MBR would know.
-
-    `quality` is reference-free and `vectors` compares sentence vectors: decoders that need such a utility get it
-    instead of one that is not.
-    """
+    """One source: what was drawn, who judges, and what full MBR would know."""
 
     candidates: Candidates
     target: Utility
     guide: Utility
     matrix: Floats
     source: str | None = None
-    quality: Utility | None = None
-    vectors: Utility | None = None
 
     @property
     def expected(self) -> Floats:
@@ -74,9 +65,10 @@ class Case:
     def regret(self, chosen: int) -> float:
         return regret(self.expected, chosen)
 
-    def price(self, utility: Utility) -> float:
-        """Return what a call of a utility costs in target calls: by its network's size, 1 for string metrics."""
-        return utility.parameters / self.target.parameters if self.target.parameters else 1.0
+    @property
+    def price(self) -> float:
+        """Return what a guide call costs in target calls: by its network's size, 1 for string metrics."""
+        return self.guide.parameters / self.target.parameters if self.target.parameters else 1.0
 
 
 @dataclass(frozen=True)
@@ -119,10 +111,7 @@ def embedded(count: int) -> CaseSet:
 
 
 def sampled(model: Any, tokenizer: Any, target: Utility, guide: Utility, count: int) -> list[Case]:
-    """Draw `count` samples of each sentence by a many-to-many translator, which also judges them in its own ways."""
-    from evaluation.benchmarks.translator_utilities import EncoderCosine, SourceLikelihood
-
-    quality, vectors = SourceLikelihood(model, tokenizer, "en", "de"), EncoderCosine(model, tokenizer, "de")
+    """Draw `count` samples of each sentence by a many-to-many translator."""
     tokenizer.src_lang = "en"
     draw = ACPMBR(tokenizer, decoder="map", num_candidates=count)
     cases = []
@@ -136,7 +125,7 @@ def sampled(model: Any, tokenizer: Any, target: Utility, guide: Utility, count: 
         )
         candidates = output.candidates[0]
         matrix = full_matrix(target, candidates.texts, source=sentence)
-        cases.append(Case(candidates, target, guide, matrix, sentence, quality, vectors))
+        cases.append(Case(candidates, target, guide, matrix, sentence))
     return cases
 
 
@@ -186,11 +175,8 @@ def methods() -> Iterator[tuple[str, str, Decoder]]:
     yield from by_name("distilled-mbr", {})
     yield from by_name("coarse-to-fine", *({"keep": k, "coarse_references": 16} for k in (2, 8, 32)), {"keep": 8})
     yield from by_name("aggregation", {}, {"partitions": 16}, {"fine": 8})
-    yield from by_name("centroid", {"centroids": 8}, {"centroids": 64})
     yield from by_name("model-based", {})
     yield from by_name("map", {})
-    yield from by_name("qe", {})
-    yield from by_name("qe-filter", {"keep": 8}, {"keep": 32})
     yield from by_name("ensemble", {}, {"method": "rank"})
     yield from by_name("diverse", {"size": 4})
 
@@ -200,22 +186,9 @@ def obstacle(decoder: Decoder, cases: CaseSet) -> str | None:
     case = cases.cases[0]
     if decoder.name == "aggregation" and not case.target.can_aggregate:
         return "the target cannot average references"
-    if decoder.name == "centroid" and case.vectors is None:
-        return "there is no utility on sentence vectors"
-    if decoder.name in ("qe", "qe-filter") and case.quality is None:
-        return "there is no reference-free utility"
     if "logprobs" in decoder.needs and case.candidates.logprobs is None:
         return "log-probabilities are not known"
     return None
-
-
-def utilities_for(decoder: Decoder, case: Case) -> tuple[Utility | None, list[Utility], Utility]:
-    """Return (target, guides) for a decoder, and the one of them whose calls stand in the guide's column."""
-    target = {"centroid": case.vectors, "qe": case.quality}.get(decoder.name, case.target)
-    guide = case.quality if decoder.name == "qe-filter" else case.guide
-    guides = [guide] if "guide" in decoder.needs and guide is not None else []
-    helper = guides[0] if guides else case.guide if target is None or target is case.target else target
-    return target if "target" in decoder.needs else None, guides, helper
 
 
 def measure(decoder: Decoder, cases: CaseSet, seeds: int) -> dict[str, float]:
@@ -223,13 +196,13 @@ def measure(decoder: Decoder, cases: CaseSet, seeds: int) -> dict[str, float]:
     runs = []
     for case in cases.cases:
         expected, n = case.expected, len(case.candidates)
-        given, guides, helper = utilities_for(decoder, case)
+        given = case.target if "target" in decoder.needs else None
+        guides = [case.guide] if "guide" in decoder.needs else []
         for seed in range(seeds):
             work = partial(decoder.decode, case.candidates, None, given, guides, source=case.source, seed=seed)
             seconds, decision = cpu_seconds(work)
-            target, other = (decision.calls.get(utility.name, 0) for utility in (case.target, helper))
-            guide = n if helper is case.vectors else other
-            cost = (target + case.price(helper) * guide) / n**2
+            target, guide = (decision.calls.get(utility.name, 0) for utility in (case.target, case.guide))
+            cost = (target + case.price * guide) / n**2
             same = float(decision.index == expected.argmax())
             runs.append((cost, case.regret(decision.index), same, target, guide, seconds))
     means, errors = mean_and_error(runs)

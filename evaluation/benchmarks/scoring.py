@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import sacrebleu
-import sentencepiece
 import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer, PreTrainedModel
 
@@ -30,6 +29,7 @@ from evaluation.assets import DATA_HELP, find, read_lines
 from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix
 from evaluation.training.utility_network import Size, build_network, export
 from evaluation.wmt.data import load_wmt
+from hf_acpmbr.embedded import UTILITIES
 from hf_acpmbr.metrics.bleurt import BLEURT
 from hf_acpmbr.scoring import load_utility
 from hf_acpmbr.types import Tokenizer
@@ -63,16 +63,12 @@ def report(name: str, ours: float, loop: float, pairs: int, loop_pairs: int, bar
     )
 
 
-def write_bleurt(folder: Path, texts: Sequence[str]) -> None:
-    """Write a checkpoint of BLEURT-20-D12's shape in the public format."""
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_prefix=str(folder / "pieces"), vocab_size=8000, hard_vocab_limit=False,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
-    )  # fmt: skip
+def write_bleurt(folder: Path) -> None:
+    """Write a checkpoint of BLEURT-20-D12's shape in the public format, with the embedded utility's pieces."""
     torch.manual_seed(0)
     network = build_network(D12, VOCABULARY)
     torch.nn.init.normal_(network.classifier.weight, std=0.03)  # it starts as 0: all pairs would have one score
-    export(network, folder / "pieces.model", folder)
+    export(network, UTILITIES["embedded"] / "spm.model", folder)
 
 
 def bleurt_loop(utility: BLEURT, hypotheses: list[str], references: list[str], size: int) -> tuple[Floats, float]:
@@ -97,7 +93,7 @@ def bleurt_loop(utility: BLEURT, hypotheses: list[str], references: list[str], s
 def bench_bleurt(real: Texts, pairs: int, size: int) -> None:
     hypotheses, references = real.pairs(pairs)
     with tempfile.TemporaryDirectory() as name:
-        write_bleurt(Path(name), real.pairs(2000)[1])
+        write_bleurt(Path(name))
         utility = BLEURT(name, device="cpu", name="bleurt-20-d12-shape")
         utility.score(hypotheses[:1], references[:1])  # load and warm up
         loop, (expected, wasted) = cpu_seconds(lambda: bleurt_loop(utility, hypotheses, references, size))

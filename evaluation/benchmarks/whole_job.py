@@ -6,8 +6,7 @@ its own (see `peers`), this package by `acpmbr translate --decoder mbr --target 
 started processes, loading included, which is most of it for few samples. What this package takes for sampling is timed
 in a run of its own that chooses without scoring, so its scoring is a difference of two runs and may be lost in their
 noise. The two draw their own samples, so their choices agree only as far as the samples do: how many lines agree is
-counted. The last column is the limit of our sampling: of its CPU time in a process that has loaded everything, the
-share inside the model's own forward passes. chrF has no forward pass, so no limit is given for scoring.
+counted. How near each stage is to its limit, the forward passes of its networks, is what `stages` measures.
 """
 
 from __future__ import annotations
@@ -27,21 +26,17 @@ from typing import Any
 import torch
 
 from evaluation.benchmarks.decoders import COLOURS, MARKERS
-from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
 from evaluation.benchmarks.peers import ROOT, THREADS, Missing, peer_python
-from hf_acpmbr import ACPMBR
-from hf_acpmbr.generation.corpus import decide_texts
-from hf_acpmbr.generation.models import load_model
 
 HEADER = (
     "| N | | generation, CPU s | scoring and choice, CPU s | whole job, CPU s | chrF calls | same choice |"
-    " forward passes in sampling |\n|---|---|---|---|---|---|---|---|"
+    "\n|---|---|---|---|---|---|---|"
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """One library at N candidates per line; `same` choices and the share of `forward` passes where they are known."""
+    """One library at N candidates per line, and how many choices are the `same` where that is known."""
 
     count: int
     library: str
@@ -49,7 +44,6 @@ class Row:
     scoring: float
     calls: int
     same: str = ""
-    forward: float | None = None
 
     @property
     def whole(self) -> float:
@@ -57,8 +51,7 @@ class Row:
 
     def __str__(self) -> str:
         seconds = f"{self.generation:.1f} | {self.scoring:.1f} | {self.whole:.1f}"
-        share = "" if self.forward is None else f"{self.forward:.0%}"
-        return f"| {self.count:,} | {self.library} | {seconds} | {self.calls:,} | {self.same} | {share} |"
+        return f"| {self.count:,} | {self.library} | {seconds} | {self.calls:,} | {self.same} |"
 
 
 def cpu_of(command: list[str]) -> float:
@@ -97,18 +90,7 @@ def by_this_package(model: str, source: Path, count: int, folder: Path, theirs: 
     if theirs is not None:
         agreeing = sum(text.strip() == record["text"].strip() for text, record in zip(theirs, records, strict=True))
         same = f"{agreeing} of {len(records)}"
-    share = forward_share(model, source.read_text(encoding="utf-8").splitlines(), count)
-    return Row(count, "hf_acpmbr", sampling, whole - sampling, calls, same, share)
-
-
-def forward_share(name: str, lines: list[str], count: int) -> float:
-    """Return the share of the CPU time of sampling, after a short warm-up, inside the model's forward passes."""
-    model, tokenizer, generate = load_model(name, device="cpu")
-    mbr = ACPMBR(tokenizer, decoder="map", num_candidates=count)
-    decide_texts(ACPMBR(tokenizer, decoder="map", num_candidates=2), model, lines[:1], generate=generate)
-    with ForwardTime(model) as inside:
-        seconds, _ = cpu_seconds(lambda: decide_texts(mbr, model, lines, generate=generate))
-    return inside.seconds / seconds
+    return Row(count, "hf_acpmbr", sampling, whole - sampling, calls, same)
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:

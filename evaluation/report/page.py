@@ -17,7 +17,7 @@ import numpy as np
 from evaluation.assets import attribution
 from evaluation.command import Parser, run_command
 from evaluation.report.layout import Layout
-from evaluation.report.plots import cost_of, figures, method_name, svg
+from evaluation.report.plots import cost_of, draw, figures, method_name, svg
 from evaluation.report.results import Results, RowResults, open_results
 from evaluation.report.significance import compare
 from evaluation.report.table import build_table, metric_name, metric_value, row_label, significance_table
@@ -36,11 +36,17 @@ CSS, SCRIPT = (Path(__file__).resolve().with_name(f"page.{kind}") for kind in ("
 
 
 def write_report(
-    folder: Path, output: Path | None = None, cases: int = 12, formats: Sequence[str] = ("markdown",)
+    folder: Path,
+    output: Path | None = None,
+    cases: int = 12,
+    formats: Sequence[str] = ("markdown",),
+    pictures: Sequence[str] = (),
 ) -> Path:
-    """Write the page, and the tables beside it."""
+    """Write the page, the tables beside it, and the figures in these formats in a folder beside it."""
     output = output or folder / "report.html"
     pairs = open_results(folder)
+    for results in pairs if pictures else ():
+        draw(results, output.parent / "figures", pictures)
     parts = [_head(pairs)]
     for results in pairs:
         compared = compare(results)
@@ -185,4 +191,5 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="default: RUN/report.html")
     parser.add_argument("--cases", type=int, default=12, help="number of sentences to show")
     parser.add_argument("--formats", nargs="+", default=["markdown"], choices=EXTENSIONS, help="of the tables beside")
-    run_command(parser, lambda given: print(write_report(given.run, given.output, given.cases, given.formats)))
+    parser.add_argument("--figures", nargs="+", default=[], choices=["png", "svg", "pdf"], help="also write figures/")
+    run_command(parser, lambda o: print(write_report(o.run, o.output, o.cases, o.formats, o.figures)))

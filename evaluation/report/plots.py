@@ -1,4 +1,4 @@
-"""The paper's figures of a run: `python -m evaluation.report.plots RUN [--output FOLDER] [--formats png svg pdf]`.
+"""The paper's figures of a run.
 
 MSE against cost; MSE against γ for every block of the table; quality against cost for all decoders. Colours are those
 of Okabe and Ito, which colour-blind readers can tell apart; markers and dashes say the same once more.
@@ -6,7 +6,6 @@ of Okabe and Ito, which colour-blind readers can tell apart; markers and dashes 
 
 from __future__ import annotations
 
-import argparse
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from evaluation.command import Parser, run_command
-from evaluation.report.results import Results, RowResults, open_results
+from evaluation.report.results import Results, RowResults
 from evaluation.report.table import metric_name, metric_value
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -183,21 +181,3 @@ def draw(results: Results, folder: Path, formats: Sequence[str] = ("png",)) -> l
             made.append(folder / f"{name}.{results.pair}.{form}")
             figure.savefig(made[-1], dpi=160, metadata={"Date": None} if form == "svg" else None)
     return made
-
-
-def show(options: argparse.Namespace) -> None:
-    for results in open_results(options.run):
-        for path in draw(results, options.output or options.run / "figures", options.formats):
-            print(path)
-
-
-def main() -> None:
-    parser = Parser(prog="evaluation.report.plots", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("--output", type=Path, help="folder for the figures (default: RUN/figures)")
-    parser.add_argument("--formats", nargs="+", default=["png"], choices=["png", "svg", "pdf"])
-    run_command(parser, show)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,26 +1,25 @@
-"""Paired bootstrap of a run's rows by sacreBLEU: `python -m evaluation.report.significance RUN`.
+"""Paired bootstrap of a run's rows, as sacreBLEU's.
 
-BLEU, chrF and TER are resampled on the corpus, other metrics as means of sentence scores, all by sacreBLEU's own test
-with 1,000 resamples: mean ± half of the 95% interval, and p against the baseline. AC-PMBR is compared with PMBR of the
-same block, everything else with full MBR (or MAP where nothing was scored in full), as in the paper's appendix.
+BLEU, chrF and TER are resampled on the corpus, other metrics as means of sentence scores, as sacreBLEU's own test does,
+with its seed and 1,000 resamples: mean ± half of the 95% interval, and p against the baseline. AC-PMBR is compared with
+PMBR of the same block, all else with full MBR (or MAP if nothing was scored in full), as in the paper's appendix.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from sacrebleu import BLEU, CHRF, TER
-from sacrebleu.metrics.base import Metric, Score, Signature
-from sacrebleu.significance import PairedTest
+from sacrebleu.metrics.base import Metric
 
-from evaluation.command import Parser, run_command
-from evaluation.report.results import Results, RowResults, open_results
+from evaluation.report.results import Results, RowResults
 
 RESAMPLES = 1000
+SEED = 12345  # sacreBLEU's own
 LEVEL = 0.05
 
 
@@ -54,31 +53,25 @@ def corpus_metric(name: str) -> Metric:
     return metric
 
 
-class SentenceMean(Metric):
-    """A mean of sentence scores in sacrebleu's form; the "hypotheses" are the scores."""
+def resampled(
+    values: Sequence[Any] | npt.NDArray[np.float64],
+    metric: str = "",
+    references: Sequence[str] | None = None,
+    resamples: int = RESAMPLES,
+) -> npt.NDArray[np.float64]:
+    """Return (1 + resamples,) scores: of all sentences, and of draws with replacement that all systems share.
 
-    _SIGNATURE_TYPE = Signature
-
-    def __init__(self, name: str) -> None:
-        base: Any = super()
-        base.__init__()
-        self.label = name
-        self.num_refs = 1
-
-    def _extract_corpus_statistics(self, hypotheses: Sequence[str | float], references: object) -> list[list[float]]:
-        return [[float(score), 1.0] for score in hypotheses]
-
-    def _compute_score_from_stats(self, stats: list[float]) -> Score:
-        return Score(self.label, float(stats[0] / stats[1]))
-
-    def _aggregate_and_compute(self, stats: list[list[float]]) -> Score:
-        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
-
-    def _check_corpus_score_args(self, *arguments: object) -> None:
-        raise NotImplementedError("only for paired tests")
-
-    _unused: Any = _check_corpus_score_args
-    _check_sentence_score_args = _preprocess_segment = _extract_reference_info = _compute_segment_statistics = _unused
+    Args:
+        values: a score of each sentence, to be averaged; or, with a metric, its texts.
+        metric: of sacrebleu, on the corpus.
+    """
+    scorer: Any = corpus_metric(metric) if metric else None
+    statistics = np.array(scorer._extract_corpus_statistics(values, [references]) if metric else values)
+    draws = np.random.default_rng(SEED).choice(len(values), size=(resamples, len(values)), replace=True)
+    if scorer is None:
+        return np.array([statistics.mean(), *statistics[draws].mean(1)])
+    sums = [statistics.sum(0), *(statistics[chosen].sum(0) for chosen in draws)]
+    return np.array([scorer._compute_score_from_stats(list(each)).score for each in sums])
 
 
 def compare(results: Results, resamples: int = RESAMPLES) -> dict[str, dict[str, Comparison]]:
@@ -104,43 +97,24 @@ def _groups(results: Results) -> list[list[RowResults]]:
 def _test(results: Results, group: list[RowResults], metric: str, resamples: int) -> list[Comparison]:
     column, higher = f"metric:{metric}", results.higher_is_better(metric)
     if column in group[0].columns:
-        scores: list[Any] = [(row.row.key, (row.columns[column] * results.factor(metric)).tolist()) for row in group]
-        return paired_bootstrap(scores, SentenceMean(metric), None, higher, resamples)
-    texts = [(row.row.key, row.texts) for row in group]
-    return paired_bootstrap(texts, corpus_metric(metric), results.references, higher, resamples)
+        scores = [resampled(row.columns[column] * results.factor(metric), resamples=resamples) for row in group]
+    else:
+        scores = [resampled(row.texts, metric, results.references, resamples) for row in group]
+    return paired_bootstrap(scores, higher)
 
 
-def paired_bootstrap(
-    systems: Sequence[tuple[str, Sequence[str]]],
-    metric: Metric,
-    references: Sequence[str] | None,
-    higher_is_better: bool = True,
-    resamples: int = RESAMPLES,
-) -> list[Comparison]:
-    """Run sacreBLEU's paired bootstrap of (name, texts), the first of which is the baseline."""
-    given: Any = None if references is None else [references]
-    _, scores = PairedTest(list(systems), {"metric": metric}, given, "bs", resamples)()
-    found: list[Any] = next(values for name, values in scores.items() if name != "System")
-    sign = 1.0 if higher_is_better else -1.0
-    return [
-        Comparison(r.score, float(r.mean), float(r.ci), r.p_value, sign * (r.score - found[0].score) > 0) for r in found
-    ]
-
-
-def main() -> None:
-    from evaluation.report.table import significance_table
-
-    def show(options: argparse.Namespace) -> None:
-        for results in open_results(options.run):
-            table = significance_table(results, compare(results, options.resamples))
-            print(table.render(options.format), end="\n\n")
-
-    parser = Parser(prog="evaluation.report.significance", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("--format", choices=("text", "markdown", "latex", "csv"), default="text")
-    parser.add_argument("--resamples", type=int, default=RESAMPLES)
-    run_command(parser, show)
-
-
-if __name__ == "__main__":
-    main()
+def paired_bootstrap(systems: Sequence[npt.NDArray[np.float64]], higher_is_better: bool = True) -> list[Comparison]:
+    """Compare systems, given by what `resampled` returns, with the first of them, as sacreBLEU does."""
+    baseline, found = systems[0], list[Comparison]()
+    cut = (len(baseline) - 1) // 40  # 2.5% at either end
+    for scores in systems:
+        ordered, p_value = np.sort(scores[1:]), None
+        interval = float(ordered[len(ordered) - cut - 1] - ordered[cut]) / 2
+        gain = float(scores[0] - baseline[0])
+        if scores is not baseline:
+            differences = np.abs(scores[1:] - baseline[1:])
+            extreme = int((differences - differences.mean() > abs(gain)).sum())
+            p_value = (extreme + 1) / len(scores)
+        better = gain > 0 if higher_is_better else gain < 0
+        found.append(Comparison(float(scores[0]), float(ordered.mean()), interval, p_value, better))
+    return found

@@ -1,4 +1,4 @@
-"""The paper's table of a run: `python -m evaluation.report.table RUN [--format FORM] [--published] [--significance]`.
+"""The paper's table of a run, and the table of its significance.
 
 BLEU, chrF and TER are sacrebleu's on the corpus, other metrics means over the sentences (× 100 where they are on 0–1).
 MSE is of the completed matrix, or of the distilled utility's own, on the 0–100 scale that the utilities declare;
@@ -8,16 +8,14 @@ calls are those really made per sentence, by target and by distilled utility.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluation.command import Parser, run_command
 from evaluation.report.layout import Cell, Layout
-from evaluation.report.results import CORPUS_METRICS, Results, RowResults, open_results
-from evaluation.report.significance import Comparison, compare, corpus_metric
+from evaluation.report.results import CORPUS_METRICS, Results, RowResults
+from evaluation.report.significance import Comparison, corpus_metric
 
 Compared = Mapping[str, Mapping[str, Comparison]]  # {row: {metric: ...}}
 PUBLISHED = Path(__file__).resolve().parent / "published.json"
@@ -144,24 +142,3 @@ def published_rows(results: Results) -> dict[str, Any]:
 def _published_key(row: RowResults) -> str:
     parts = [row.row.method, row.row.budget, (row.row.distilled or "").rpartition("-")[2]]
     return "/".join(part for part in parts if part)
-
-
-def show(options: argparse.Namespace) -> None:
-    for results in open_results(options.run):
-        compared = compare(results) if options.significance else None
-        print(build_table(results, compared, options.published).render(options.format), end="\n\n")
-
-
-def main() -> None:
-    parser = Parser(prog="evaluation.report.table", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("--format", choices=("text", "markdown", "latex", "csv", "html"), default="text")
-    parser.add_argument("--published", action="store_true", help="put the paper's numbers beside ours")
-    parser.add_argument(
-        "--significance", action="store_true", help="mark what is significantly better than its baseline"
-    )
-    run_command(parser, show)
-
-
-if __name__ == "__main__":
-    main()

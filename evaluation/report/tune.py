@@ -18,15 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from evaluation.benchmarks.measures import Floats, mean_and_error
+from evaluation.benchmarks.measures import mean_and_error
 from evaluation.command import Parser, run_command
-from evaluation.report.results import open_results
+from evaluation.report.results import Results, open_results
 from evaluation.wmt.phases.base import Corpus
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.decisions import Judges, decide, source_seed
-from evaluation.wmt.phases.matrices import MatrixPhase
+from evaluation.wmt.phases.scores import MatrixPhase
 from evaluation.wmt.rows import Row, agreement_als, table_rows
 from evaluation.wmt.settings import EvaluationSettings
 from hf_acpmbr.files import write_atomically
@@ -60,25 +58,23 @@ def grid(
     return rows
 
 
-def shard_errors(shard: int, settings: EvaluationSettings, corpus: Corpus, folder: Path, rows: list[Row]) -> Floats:
+def shard_errors(shard: int, results: Results, corpus: Corpus, rows: list[Row]) -> list[list[float]]:
     """Measure the (sources, rows) MSE of one shard."""
-    drawn = CandidatesPhase(corpus, folder, settings)
-    names = (settings.target, *settings.distilled)
-    matrices = {name: MatrixPhase(settings, name, drawn) for name in names}
-    known = {name: phase.description() for name, phase in matrices.items()}
+    settings = results.settings
+    drawn = CandidatesPhase(corpus, results.folder, settings)
+    matrices = {name: MatrixPhase(settings, name, drawn) for name in (settings.target, *settings.distilled)}
     found = {name: phase.by_source(shard) for name, phase in matrices.items()}
-    candidates = drawn.by_source(shard)
-    errors = []
+    candidates, errors = drawn.by_source(shard), []
     for source in corpus.shard(shard):
         if source.index in candidates and all(source.index in part for part in found.values()):
             pool = candidates[source.index]
             stored = {
-                name: known[name].utility(part[source.index], pool.texts, pool.texts) for name, part in found.items()
+                name: matrices[name].stored(part[source.index], source, pool.texts) for name, part in found.items()
             }
             judges = Judges(stored, settings.target, stored[settings.target].matrix)
             made = decide(rows, pool, judges, source, source_seed(settings.seed, source.index))
-            errors.append([decision.completion_error for decision in made])
-    return np.array(errors, dtype=np.float64).reshape(-1, len(rows))
+            errors.append([float(decision.completion_error or 0.0) for decision in made])
+    return errors
 
 
 def tune(
@@ -95,10 +91,10 @@ def tune(
         raise ValueError(f"{folder} was run without full matrices, so no error is known: run it with --full-matrices")
     corpus = Corpus(results.pair, results.run_sentences, settings.shard_size)
     rows = grid(settings, gammas, regularizations, ranks)
-    work = partial(shard_errors, settings=settings, corpus=corpus, folder=folder, rows=rows)
+    work = partial(shard_errors, results=results, corpus=corpus, rows=rows)
     with ProcessPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
-        errors = np.concatenate(list(pool.map(work, corpus.shards) if pool else map(work, corpus.shards)))
-    mean, spread = mean_and_error(errors.tolist())
+        shards = list(pool.map(work, corpus.shards) if pool else map(work, corpus.shards))
+    mean, spread = mean_and_error([errors for shard in shards for errors in shard])
     found = [_tuned(row, float(m), float(s)) for row, m, s in zip(rows, mean, spread, strict=True)]
     order = {key: k for k, key in enumerate(dict.fromkeys((t.budget, t.distilled) for t in found))}
     return sorted(found, key=lambda t: (order[t.budget, t.distilled], t.error))

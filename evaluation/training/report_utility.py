@@ -20,62 +20,29 @@ from scipy.stats import kendalltau, pearsonr
 from evaluation.assets import DATA_HELP
 from evaluation.benchmarks.measures import full_matrix
 from evaluation.training.planted_errors import Planter
-from evaluation.training.rated_pairs import RatedPair, read_ratings, training_ratings
+from evaluation.training.rated_pairs import read_ratings
 from evaluation.training.translation import sample_translations, tatoeba
 from hf_acpmbr import load_utility
 from hf_acpmbr.embedded import UTILITIES, load_translator
 
-BASELINES = ("shortness", "line through strings")
 STRING_METRICS = ("chrf", "bleu")
-
-
-def string_features(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Return (n, 7): 1, chrF, BLEU, common words, the reference's length, how much the lengths differ, which way."""
-    strings = [load_utility(name) for name in STRING_METRICS]
-    likeness = [utility.score(hypotheses, references) / utility.scale for utility in strings]
-    common = [common_words(*texts) for texts in zip(hypotheses, references, strict=True)]
-    ours, theirs = (np.log([max(1, len(text)) for text in texts]) for texts in (hypotheses, references))
-    return np.stack([np.ones(len(common)), *likeness, common, theirs, np.abs(ours - theirs), ours - theirs], axis=1)
-
-
-def common_words(one: str, other: str) -> float:
-    """Return F1 of the sets of words, in lower case."""
-    ours, theirs = set(one.lower().split()), set(other.lower().split())
-    return 2 * len(ours & theirs) / max(1, len(ours) + len(theirs))
-
-
-def fit_line(*kinds: Sequence[RatedPair]) -> np.ndarray:
-    """Fit (7,) weights of the string features to ratings, with the least squared error.
-
-    Args:
-        kinds: rated pairs on one scale; each kind weighs the same, however many pairs it has.
-    """
-    pairs = [pair for kind in kinds for pair in kind]
-    known = string_features([pair.hypothesis for pair in pairs], [pair.reference for pair in pairs])
-    roots = np.concatenate([np.full(len(kind), len(kind) ** -0.5) for kind in kinds])
-    scores = np.array([pair.score for pair in pairs])
-    return np.asarray(np.linalg.lstsq(known * roots[:, None], scores * roots, rcond=None)[0])
 
 
 def rating_rows(data: Path | None, names: list[str], limit: int) -> list[dict[str, object]]:
     """Measure Kendall's τ and Pearson's r of each utility with each kind of rating.
 
-    Two rows are what a utility that understands nothing reaches: ratings of paragraphs fall with their length, and a
-    line through the string features, fitted to the training ratings, does better still. The last but one column is τ
-    among the hypotheses of one reference, averaged.
+    "shortness" is what a utility that understands nothing reaches: ratings of paragraphs fall with their length. The
+    last but one column is τ among the hypotheses of one reference, averaged.
     """
     rows: list[dict[str, object]] = []
-    line = fit_line(*training_ratings(data))
     for column in ("bleurt20", "mqm"):
         pairs = read_ratings(data, column, "test")[:limit]
         hypotheses, references = [pair.hypothesis for pair in pairs], [pair.reference for pair in pairs]
         ratings = np.array([pair.score for pair in pairs])
-        for name in (*BASELINES, *names):
+        for name in ("shortness", *names):
             speed = None
             if name == "shortness":
                 scores = -np.array([float(len(reference)) for reference in references])
-            elif name == "line through strings":
-                scores = string_features(hypotheses, references) @ line
             else:
                 start = time.perf_counter()
                 scores = load_utility(name).score(hypotheses, references)

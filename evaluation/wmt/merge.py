@@ -6,19 +6,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluation.wmt.phases.base import Phase
+from evaluation.wmt.phases.base import Phase, parquet
 from evaluation.wmt.phases.decisions import DecisionsPhase
-from evaluation.wmt.phases.metrics import MetricPhase
-from evaluation.wmt.phases.utility import UtilityPhase
+from evaluation.wmt.phases.scores import MetricPhase, UtilityPhase
 from evaluation.wmt.settings import EvaluationSettings
-from evaluation.wmt.store import parquet
 from hf_acpmbr import __version__
 from hf_acpmbr.files import lock_file, write_atomically
 from hf_acpmbr.runs.shards import digest
 
 
 def merge_if_complete(
-    settings: EvaluationSettings, phases: Sequence[Phase[object]], folder: Path, *, again: bool
+    settings: EvaluationSettings, phases: Sequence[Phase], folder: Path, *, again: bool
 ) -> tuple[bool, str]:
     """Merge one language pair if all shards are there and no other process does.
 
@@ -51,7 +49,7 @@ def _made_from(merged: Path) -> object:
         return None
 
 
-def merge(settings: EvaluationSettings, phases: Sequence[Phase[object]], folder: Path, made_from: str) -> None:
+def merge(settings: EvaluationSettings, phases: Sequence[Phase], folder: Path, made_from: str) -> None:
     """Write results sorted by sentence and row, what failed, and what the run was: sentences, settings, utilities."""
     for phase in phases:
         phase.store.clean()

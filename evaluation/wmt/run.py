@@ -26,9 +26,7 @@ from evaluation.wmt.merge import merge_if_complete
 from evaluation.wmt.phases.base import Corpus, Phase, run_phase
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.decisions import DecisionsPhase
-from evaluation.wmt.phases.matrices import MatrixPhase
-from evaluation.wmt.phases.metrics import MetricPhase
-from evaluation.wmt.phases.reference import ReferencePhase
+from evaluation.wmt.phases.scores import MatrixPhase, MetricPhase, ReferencePhase
 from evaluation.wmt.settings import EvaluationSettings, load_settings
 from hf_acpmbr.runs.shards import HOW_TO_LAUNCH, Share
 
@@ -39,18 +37,18 @@ CHANGES = (
 )
 
 
-def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[Phase[object]]:
+def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[Phase]:
     """The steps for one language pair, in order."""
     drawn = CandidatesPhase(corpus, folder, settings)
     utilities = (settings.target, *settings.distilled) if settings.full_matrices else ()
     matrices = [MatrixPhase(settings, name, drawn) for name in utilities]
-    reference = ReferencePhase(settings, drawn)
+    reference = ReferencePhase(settings, settings.target, drawn)
     decisions = DecisionsPhase(settings, drawn, matrices, reference)
     metrics = [MetricPhase(settings, name, decisions) for name in settings.metrics if name not in CORPUS_METRICS]
     return [drawn, *matrices, reference, decisions, *metrics]
 
 
-def prepare(settings: EvaluationSettings, options: argparse.Namespace, folder: Path) -> list[list[Phase[object]]]:
+def prepare(settings: EvaluationSettings, options: argparse.Namespace, folder: Path) -> list[list[Phase]]:
     """The phases of every language pair, with what they are made from as it is now."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {folder} is a file: give a folder")
@@ -62,7 +60,7 @@ def prepare(settings: EvaluationSettings, options: argparse.Namespace, folder: P
     return steps
 
 
-def check(steps: Sequence[Sequence[Phase[object]]], options: argparse.Namespace) -> None:
+def check(steps: Sequence[Sequence[Phase]], options: argparse.Namespace) -> None:
     """Everything that can fail is looked at before the first phase: the metrics come last, and some are gated."""
     for pair in steps:
         for phase in pair:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu
 from transformers import AutoTokenizer
 
-from evaluation.training import distill_utility, report_translator, report_utility, train_translator, train_utility
-from hf_acpmbr import load_utility
+from evaluation.benchmarks import which_rule
+from evaluation.training import distill_utility, report_utility, train_translator, train_utility
+from hf_acpmbr import Candidates, load_utility
 
 FEW_STEPS = ["--steps", "2", "--warmup", "1", "--eval-every", "2", "--batch-tokens", "300"]
 
@@ -61,16 +63,35 @@ def test_the_translator_continues_from_its_export(translator_folder: Path, data:
     assert len(after.read_text(encoding="utf-8").splitlines()) == 1  # as small as it can be
 
 
-def test_the_translator_is_reported(translator_folder: Path, data: Path, tmp_path: Path) -> None:
-    options = ["--data", str(data), "--model", str(translator_folder), "--output", str(tmp_path)]
-    report_translator.main([*options, "--samples", "2"])
-    rows = json.loads((tmp_path / "translator.json").read_text())["rows"]
-    german = {row["search"]: row for row in rows if row["direction"] == "en→de"}
-    drawn = ["MAP of 2 samples", "MBR, chrf, 2 samples", "MBR, embedded, 2 samples"]
-    assert list(german) == ["source copied", "greedy", "beam 5", *drawn]
-    assert german["beam 5"]["p BLEU"] is None
-    for row in german.values():
-        assert row["ΔchrF"] == pytest.approx(row["chrF"] - german["beam 5"]["chrF"])
+def test_the_rules_of_choice_are_compared(translator_folder: Path, data: Path, tmp_path: Path) -> None:
+    options = ["--data", str(data), "--model", str(translator_folder), "--output", str(tmp_path), "--samples", "4"]
+    with pytest.raises(SystemExit, match="0"):
+        which_rule.main([*options, "--weights", "0", "1e6", "--resamples", "20", "--utilities", "chrf", "embedded"])
+    record = json.loads((tmp_path / "which_rule.json").read_text(encoding="utf-8"))["en→de"]
+    rule = "chrF + {} × log-probability, beam 5 added"
+    rows = [
+        "greedy",
+        "beam 5",
+        "most probable of 4",
+        "MBR, chrf",
+        "MBR, embedded",
+        rule.format("0"),
+        rule.format("1e+06"),
+    ]
+    assert list(record) == ["sources", "references", *rows]
+    table = (tmp_path / "which_rule.md").read_text(encoding="utf-8")
+    for side, directions in (("de", "en→de"), ("en", "de→en")):
+        assert f"| {directions} | BLEU | chrF | TER | embedded |" in table, side
+    chrf = sacrebleu.corpus_chrf(record["beam 5"], [record["references"]]).score
+    assert f"| beam 5 | 0.0 | {chrf:.1f} |" in table
+
+
+def test_a_text_that_is_added_counts_as_one_more_draw() -> None:
+    pool = Candidates(("a", "b"), np.array([3, 1]), logprobs=np.array([-1.0, -2.0]))
+    again = which_rule.with_text(pool, "b", -9.0)
+    assert (again.texts, again.counts.tolist(), again.logprobs.tolist()) == (("a", "b"), [3, 2], [-1.0, -2.0])
+    new = which_rule.with_text(pool, "c", -9.0)
+    assert (new.texts, new.counts.tolist(), new.logprobs.tolist()) == (("a", "b", "c"), [3, 1, 1], [-1.0, -2.0, -9.0])
 
 
 def test_the_utility_is_trained_and_distilled(translator_folder: Path, data: Path, tmp_path: Path) -> None:
@@ -96,7 +117,7 @@ def test_the_utilities_are_reported(data: Path, tmp_path: Path) -> None:
     sizes = ["--planted", "3", "--sentences", "4", "--samples", "12"]
     report_utility.main(["--data", str(data), "--output", str(tmp_path), *sizes])
     report = json.loads((tmp_path / "utility.json").read_text())
-    names = ["shortness", "line through strings", "chrf", "bleu", "embedded", "embedded-d1", "embedded-d2"]
+    names = ["shortness", "chrf", "bleu", "embedded", "embedded-d1", "embedded-d2"]
     assert [row["utility"] for row in report["ratings"]] == 2 * names
     assert {row["language"] for row in report["planted"]} == {"de", "en"}
     itself = [row for row in report["planted"] if (row["utility"], row["reference"]) == ("chrf", "the text itself")]

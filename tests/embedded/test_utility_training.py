@@ -16,7 +16,6 @@ from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
 from evaluation.training.planted_errors import ORDER, Planter
 from evaluation.training.rated_pairs import GROUP, RatedPair, RatedPairs, cached_chunks, joined
-from evaluation.training.report_utility import common_words, fit_line, string_features
 from evaluation.training.synthetic_pairs import SAMPLE_SHARE, SyntheticPairs
 from evaluation.training.train_utility import split_by_reference
 from evaluation.training.utility_network import (
@@ -232,25 +231,6 @@ def test_pairs_of_one_reference_stay_together(pieces: Path, pairs: list[tuple[st
         assert sorted(counts) in ([10 - GROUP, GROUP], [10])
     other = data.plan(seed=1, epoch=1, batch_tokens=400)
     assert {frozenset(indices) for indices in plan} != {frozenset(indices) for indices in other}
-
-
-def test_a_line_through_strings_finds_what_was_made_of_them(pairs: list[tuple[str, str]]) -> None:
-    rng = random.Random(1)
-    references, hypotheses = ([rng.choice(pairs)[1] for _ in range(80)] for _ in range(2))
-    chrf = load_utility("chrf").score(hypotheses, references) / 100
-    ratios = [math.log(len(h) / len(r)) for r, h in zip(references, hypotheses, strict=True)]
-    scores = [0.3 + 0.5 * float(c) - 0.2 * abs(x) for c, x in zip(chrf, ratios, strict=True)]
-    rated = [RatedPair(*row) for row in zip(references, hypotheses, scores, strict=True)]
-    line = fit_line(rated[:20], rated[20:60])
-    np.testing.assert_allclose(string_features(hypotheses[60:], references[60:]) @ line, scores[60:], atol=1e-6)
-    assert common_words("Das alte Buch", "das Buch hier") == pytest.approx(2 / 3)
-
-
-def test_every_kind_of_rating_weighs_the_same_in_the_line() -> None:
-    many = [RatedPair("Ich sehe Brot.", "Ich sehe Brot.", 0.2)] * 30
-    few = [RatedPair("Ich sehe Brot.", "Ich sehe Brot.", 0.8)] * 2
-    line = fit_line(many, few)
-    assert string_features(["Ich sehe Brot."], ["Ich sehe Brot."]) @ line == pytest.approx([0.5])
 
 
 def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(pieces: Path) -> None:

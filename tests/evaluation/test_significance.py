@@ -5,7 +5,7 @@ import pytest
 from sacrebleu.significance import PairedTest
 
 from evaluation.report.layout import Cell, Layout
-from evaluation.report.significance import Comparison, SentenceMean, corpus_metric
+from evaluation.report.significance import Comparison, corpus_metric, paired_bootstrap, resampled
 
 RESAMPLES = 400
 
@@ -25,19 +25,35 @@ def plain_bootstrap(baseline: np.ndarray, system: np.ndarray, seed: int) -> tupl
 @pytest.mark.parametrize("shift", [0.0, 0.3, 5.0])
 def test_means_of_sentence_scores_are_resampled_as_a_plain_program_does(shift):
     random = np.random.default_rng(0)
-    baseline = random.normal(50, 5, 60).astype(np.float32).astype(float)
-    system = (baseline + random.normal(shift, 1, 60)).astype(np.float32).astype(float)
-    test = PairedTest(
-        [("a", baseline.tolist()), ("b", system.tolist())], {"x": SentenceMean("x")}, None, "bs", RESAMPLES
-    )
-    _, scores = test()
-    result = scores["x"][1]
+    baseline = random.normal(50, 5, 60)
+    system = baseline + random.normal(shift, 1, 60)
+    first, result = paired_bootstrap([resampled(scores, resamples=RESAMPLES) for scores in (baseline, system)])
     mean, interval, p = plain_bootstrap(baseline, system, 12345)
+    assert first.p_value is None
     assert result.score == pytest.approx(system.mean())
-    assert result.mean == pytest.approx(mean, rel=1e-5)
-    assert result.ci == pytest.approx(interval, rel=1e-3)
-    assert result.p_value == pytest.approx(p, abs=2 / RESAMPLES)
+    assert result.mean == pytest.approx(mean)
+    assert result.interval == pytest.approx(interval)
+    assert result.p_value == pytest.approx(p)
+    assert result.better == (shift > 0 or system.mean() > baseline.mean())
     assert (result.p_value < 0.05) == (shift > 0.1)
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_corpus_metrics_are_resampled_as_sacrebleu_does(name):
+    references = [f"the {word} cat sat on mat {k}" for k, word in enumerate(["big", "small", "old", "new"] * 8)]
+    systems = [
+        [text.replace("sat", "sits") for text in references],
+        [text.replace("cat", "dog") for text in references],
+    ]
+    systems[1][::3] = references[::3]
+    _, scores = PairedTest(
+        [("a", systems[0]), ("b", systems[1])], {"x": corpus_metric(name)}, [references], "bs", RESAMPLES
+    )()
+    found = paired_bootstrap([resampled(texts, name, references, RESAMPLES) for texts in systems], name != "ter")
+    for ours, theirs in zip(found, next(values for key, values in scores.items() if key != "System"), strict=True):
+        assert (ours.score, ours.mean) == (pytest.approx(theirs.score), pytest.approx(float(theirs.mean), rel=1e-4))
+        assert ours.interval == pytest.approx(float(theirs.ci), rel=1e-3)
+        assert ours.p_value == pytest.approx(theirs.p_value)
 
 
 def test_only_improvements_are_significant():

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.wmt.store import Store
+from evaluation.wmt.phases.base import Store, parquet
 
 SCHEMA = pa.schema({"index": pa.int64(), "scores": pa.list_(pa.float32())})
 ROWS = [{"index": 0, "scores": [1.5, 2.5]}, {"index": 1, "scores": []}]
 
 
 def write(store: Store, shard: int = 0) -> None:
-    store.write(shard, ROWS, SCHEMA, settings={"s": "1"}, inputs="i", failed={3: "no"}, meta={"a": 1})
+    store.put(shard, parquet(ROWS, SCHEMA), settings={"s": "1"}, inputs="i", failed={3: "no"}, meta={"a": 1})
 
 
 def test_what_was_written_is_read(tmp_path):

@@ -19,10 +19,9 @@ def test_rows_and_picture_of_a_small_run_of_this_package_alone(
     monkeypatch.setattr(sys, "argv", ["whole_job", *map(str, [*options, "--plot", picture])])
     assert whole_job.main() == 0
     row = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].strip("|").split("|")]
-    count, library, generation, scoring, whole, calls, same, forward = row
+    count, library, generation, scoring, whole, calls, same = row
     assert (count, library, same) == ("8", "hf_acpmbr", "")
     assert float(generation) > 0
     assert float(whole) == pytest.approx(float(generation) + float(scoring), abs=0.11)
     assert round(int(calls) ** 0.5) ** 2 == int(calls) <= 64, "exact MBR scores all pairs of unique candidates"
-    assert 0 < int(forward.rstrip("%")) < 100, "what is inside cannot take longer than the whole"
     assert picture.read_bytes().startswith(b"\x89PNG")

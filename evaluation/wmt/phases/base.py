@@ -1,4 +1,7 @@
-"""A phase turns shards of one kind into those of the next. Each process takes its own shards through all phases."""
+"""A phase turns shards of one kind into those of the next. Each process takes its own shards through all phases.
+
+Results are shards (`hf_acpmbr.runs.shards`) that are parquet files with one or more rows for each source.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ import json
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from evaluation.wmt.store import Record, Store
 from hf_acpmbr.files import write_atomically
-from hf_acpmbr.runs.shards import Note, Share, differing, digest
+from hf_acpmbr.runs.shards import Note, Shards, Share, differing, digest
 
-Part = TypeVar("Part", covariant=True)
-P = TypeVar("P")
+Record: TypeAlias = dict[str, Any]  # a row of a parquet file, or what a phase says about its rows
+Given: TypeAlias = Mapping[str, Any]  # what the earlier phases have made for one source, by the phase's name
 
 
 @dataclass(frozen=True)
@@ -48,18 +51,31 @@ class Corpus:
         return self.sources[shard * self.size : (shard + 1) * self.size]
 
 
-class Given:
-    """What the earlier phases have made for one source: `given[phase]`."""
+class Store(Shards):
+    """The shards of one phase in one folder."""
 
-    def __init__(self, parts: Mapping[str, object]) -> None:
-        self._parts = parts
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, ".parquet")
 
-    def __getitem__(self, phase: Phase[P]) -> P:
-        return cast(P, self._parts[phase.name])
+    def table(self, shard: int) -> pa.Table:
+        """Read a shard, for large columns that should not become Python lists."""
+        return pq.read_table(self.path(shard))
+
+    def read(self, shard: int) -> list[Record]:
+        """Read the rows of a shard."""
+        return list(self.table(shard).to_pylist())
 
 
-class Phase(ABC, Generic[Part]):
-    """One step of the run; `Part` is what later phases get of it for a source.
+def parquet(rows: Sequence[Record], schema: pa.Schema | None = None) -> bytes:
+    """Write rows as the bytes of a parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+class Phase(ABC):
+    """One step of the run.
 
     `expensive` results made with other settings are not thrown away without being asked.
     """
@@ -68,67 +84,53 @@ class Phase(ABC, Generic[Part]):
     schema: ClassVar[pa.Schema]
     expensive: ClassVar[bool] = True
 
-    def __init__(self, corpus: Corpus, folder: Path, before: tuple[Phase[object], ...] = ()) -> None:
+    def __init__(self, corpus: Corpus, folder: Path, before: tuple[Phase, ...] = ()) -> None:
         self.corpus, self.folder, self.before = corpus, folder, before
         self.store = Store(folder / "shards" / corpus.pair / self.name)
         self.made_with: dict[str, str] = {}
 
     @abstractmethod
     def settings(self) -> Mapping[str, object]:
-        """All that the result depends on besides its inputs, as the configuration says it."""
+        """Return all that the result depends on besides its inputs, as the configuration says it."""
 
     @abstractmethod
     def contents(self) -> Mapping[str, str]:
-        """What stands behind the configuration's names now: digests of models, metrics and code."""
+        """Return what stands behind the configuration's names now: digests of models, metrics and code."""
 
-    def check(self) -> None:
+    @abstractmethod
+    def source_rows(self, source: Source, given: Given) -> list[Record]:
+        """Make the rows of one source. May raise: then the source has failed."""
+
+    @abstractmethod
+    def by_source(self, shard: int) -> Mapping[int, Any]:
+        """Return what later phases get of this one, for each source."""
+
+    def check(self) -> None:  # noqa: B027
         """Refuse what can be known to fail, without loading weights."""
 
-    def identify(self) -> dict[str, str]:
+    def start(self, device: str) -> None:  # noqa: B027
+        """Load what the phase works with."""
+
+    def stop(self) -> None:  # noqa: B027
+        """Release it."""
+
+    def meta(self) -> Record:
+        """Describe the results to those who read them."""
+        return {}
+
+    def identify(self) -> None:
         """Note the contents as they are now: the results of this run are made with them."""
         settings = {name: digest(value) for name, value in self.settings().items()}
         self.made_with = {**settings, **self.contents()}
-        return self.made_with
 
     def refuse_changes(self) -> None:
-        """An error where the contents are no longer those that were noted."""
+        """Refuse contents that are no longer those that were noted."""
         changed = [name for name, value in self.contents().items() if self.made_with[name] != value]
         if changed:
             raise ValueError(f"{self.name}: the {changed[0]} was replaced while the run was going: start it again")
 
-    @abstractmethod
-    def source_rows(self, source: Source, given: Given) -> list[Record]:
-        """The rows of one source; `given` holds the earlier phases' parts for it. May raise: then it has failed."""
-
-    @abstractmethod
-    def by_source(self, shard: int) -> Mapping[int, Part]:
-        """What later phases get of this one, for each source."""
-
-    def start(self, device: str) -> None:
-        """Load what the phase works with."""
-
-    def stop(self) -> None:
-        """Let go of it."""
-
-    def meta(self) -> Record:
-        return {}
-
-    def inputs(self, shard: int) -> str:
-        texts = [(source.id, source.text, source.reference) for source in self.corpus.shard(shard)]
-        notes = [note.sha256 if (note := phase.store.note(shard)) else "" for phase in self.before]
-        return digest([texts, notes])
-
-    def given(self, shard: int) -> dict[int, Given]:
-        """For each source that no earlier phase has failed on: the earlier phases' parts."""
-        parts = [(phase.name, phase.by_source(shard)) for phase in self.before]
-        return {
-            source.index: Given({name: part[source.index] for name, part in parts})
-            for source in self.corpus.shard(shard)
-            if all(source.index in part for _, part in parts)
-        }
-
     def refuse_other_results(self, overwrite: bool) -> None:
-        """An error where expensive results of other settings or contents would have to go."""
+        """Refuse to replace expensive results of other settings or contents."""
         for note in self.notes() if self.expensive and not overwrite else ():
             if other := differing(note.settings, self.made_with):
                 raise ValueError(
@@ -136,46 +138,33 @@ class Phase(ABC, Generic[Part]):
                     "or give --overwrite to replace them"
                 )
 
+    def inputs(self, shard: int) -> str:
+        """Name what a shard is made from."""
+        texts = [(source.id, source.text, source.reference) for source in self.corpus.shard(shard)]
+        notes = [note.sha256 if (note := phase.store.note(shard)) else "" for phase in self.before]
+        return digest([texts, notes])
+
     def is_current(self, shard: int) -> bool:
-        """Whether a shard is there, whole, and made from what is there now with the settings of this run."""
+        """Whether a shard is whole and made from the current inputs with the settings of this run."""
         note = self.store.note(shard)  # read first: the check of the bytes is the slow one
         current = note is not None and note.settings == self.made_with and note.inputs == self.inputs(shard)
         return current and self.store.sound(shard) == note
 
-    def missing(self, shards: Iterable[int], retry_failed: bool = False) -> list[int]:
-        """Those of the shards that are to be made: not current, or (if asked) with failed sources."""
-        missing = []
-        for shard in shards:
-            note = self.store.note(shard)
-            if not self.is_current(shard) or (retry_failed and note is not None and note.failed):
-                self.store.discard(shard)
-                missing.append(shard)
-        return missing
-
     def make(self, shard: int) -> None:
-        """Make one shard; a source that fails is noted and left out."""
-        began = time.time()
-        given = self.given(shard)
-        rows: list[Record] = []
-        failed = {}
+        """Make one shard; a source that fails here is noted, and one that has failed before is left out."""
+        began, rows, failed = time.time(), list[Record](), dict[int, str]()
+        parts = {phase.name: phase.by_source(shard) for phase in self.before}
         for source in self.corpus.shard(shard):
-            if source.index in given:
+            if all(source.index in part for part in parts.values()):
                 try:
-                    rows += self.source_rows(source, given[source.index])
+                    rows += self.source_rows(source, {name: part[source.index] for name, part in parts.items()})
                 except Exception as error:
                     failed[source.index] = f"{self.name}: {type(error).__name__}: {error}"
-        self.store.write(
-            shard,
-            rows,
-            self.schema,
-            settings=self.made_with,
-            inputs=self.inputs(shard),
-            failed=failed,
-            meta=self.meta(),
-        )
+        noted: Any = {"settings": self.made_with, "inputs": self.inputs(shard), "failed": failed, "meta": self.meta()}
+        self.store.put(shard, parquet(rows, self.schema), **noted)
         # Times differ from run to run, so they are kept apart from the results.
-        log = {"seconds": round(time.time() - began, 3), "sources": len(given)}
-        write_atomically(self.folder / "log" / self.corpus.pair / self.name / f"{shard:05d}.json", json.dumps(log))
+        log = json.dumps({"seconds": round(time.time() - began, 3), "rows": len(rows)})
+        write_atomically(self.folder / "log" / self.corpus.pair / self.name / f"{shard:05d}.json", log)
 
     def notes(self) -> list[Note]:
         found = [self.store.note(shard) for shard in self.corpus.shards]
@@ -185,24 +174,28 @@ class Phase(ABC, Generic[Part]):
         return {int(index): message for note in self.notes() for index, message in note.failed.items()}
 
     def known(self) -> Record:
-        """The `meta` of this phase's results."""
-        return next((note.meta for note in self.notes() if note.meta), {})
+        """Return the `meta` of this phase's results."""
+        notes = map(self.store.note, self.corpus.shards)
+        return next((note.meta for note in notes if note is not None and note.meta), {})
 
 
-def run_phase(phase: Phase[object], share: Share, retry_failed: bool = False) -> None:
+def run_phase(phase: Phase, share: Share, retry_failed: bool = False) -> None:
     """Make what is missing of this process's shards."""
-    missing = phase.missing(share.of_all(len(phase.corpus.shards)), retry_failed)
+    missing = []
+    for shard in share.of_all(len(phase.corpus.shards)):
+        note = phase.store.note(shard)
+        if not phase.is_current(shard) or (retry_failed and note is not None and note.failed):
+            phase.store.discard(shard)
+            missing.append(shard)
     if missing:
         phase.start(share.take_device())
         phase.refuse_changes()  # what was loaded is what was checked
-    rarely = 0.5 if sys.stderr.isatty() else 15.0
-    quiet = not missing or bool(share.local)  # of a launcher's processes, the first shows its progress
     with tqdm(
         total=sum(len(phase.corpus.shard(shard)) for shard in missing),
         desc=f"{phase.corpus.pair} {phase.name}",
         unit=" sources",
-        mininterval=rarely,
-        disable=quiet,
+        mininterval=0.5 if sys.stderr.isatty() else 15.0,
+        disable=not missing or bool(share.local),  # of a launcher's processes, the first shows its progress
     ) as progress:
         for shard in missing:
             phase.make(shard)

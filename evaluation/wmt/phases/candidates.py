@@ -1,4 +1,4 @@
-"""Phase 1: the candidates of every source, drawn once and kept."""
+"""The first phase: the candidates of every source, drawn once and kept."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 from transformers.utils import logging
 
-from evaluation.wmt.phases.base import Corpus, Given, Phase, Source
+from evaluation.wmt.phases.base import Corpus, Given, Phase, Record, Source
 from evaluation.wmt.settings import EvaluationSettings, ModelSettings
-from evaluation.wmt.store import Record
 from hf_acpmbr import ACPMBR, Candidates
 from hf_acpmbr.generation.models import (
     EMBEDDED,
@@ -28,10 +27,11 @@ from hf_acpmbr.types import Tokenizer
 from hf_acpmbr.version import code_version
 
 
-class CandidatesPhase(Phase[Candidates]):
+class CandidatesPhase(Phase):
     """Draws with the package's `custom_generate`; one source at a time, so that no neighbour changes a last digit."""
 
     name = "candidates"
+    translator: Translator
     schema: ClassVar[pa.Schema] = pa.schema(
         {
             "index": pa.int64(),
@@ -47,7 +47,6 @@ class CandidatesPhase(Phase[Candidates]):
     def __init__(self, corpus: Corpus, folder: Path, settings: EvaluationSettings) -> None:
         super().__init__(corpus, folder)
         self.run = settings
-        self.translator: Translator | None = None
 
     def settings(self) -> Mapping[str, object]:
         run = self.run
@@ -67,35 +66,22 @@ class CandidatesPhase(Phase[Candidates]):
         self.translator = Translator(self.run, self.corpus.pair, device)
 
     def stop(self) -> None:
-        self.translator = None
+        vars(self).pop("translator", None)
 
     def source_rows(self, source: Source, given: Given) -> list[Record]:
-        if self.translator is None:
-            raise LookupError("candidates has not been started")
         drawn, model_rows = self.translator.sample(source.text)
-        return [
-            {
-                "index": source.index,
-                "texts": drawn.texts,
-                "counts": drawn.counts,
-                "token_ids": None if drawn.token_ids is None else [list(ids) for ids in drawn.token_ids],
-                "logprobs": drawn.logprobs,
-                "sampling_logprobs": drawn.sampling_logprobs,
-                "model_rows": model_rows,
-            }
-        ]
+        ids = None if drawn.token_ids is None else [list(row) for row in drawn.token_ids]
+        fields = {name: getattr(drawn, name) for name in ("texts", "counts", "logprobs", "sampling_logprobs")}
+        return [{"index": source.index, **fields, "token_ids": ids, "model_rows": model_rows}]
 
     def by_source(self, shard: int) -> Mapping[int, Candidates]:
-        return {
-            row["index"]: Candidates(
-                tuple(row["texts"]),
-                np.array(row["counts"]),
-                row["token_ids"],
-                None if row["logprobs"] is None else np.array(row["logprobs"]),
-                None if row["sampling_logprobs"] is None else np.array(row["sampling_logprobs"]),
+        found = {}
+        for row in self.store.read(shard):
+            logprobs = (
+                None if row[name] is None else np.array(row[name]) for name in ("logprobs", "sampling_logprobs")
             )
-            for row in self.store.read(shard)
-        }
+            found[row["index"]] = Candidates(tuple(row["texts"]), np.array(row["counts"]), row["token_ids"], *logprobs)
+        return found
 
 
 class Translator:

@@ -1,4 +1,4 @@
-"""Phase 4: every row of the table and point of the figures decides for every source."""
+"""The phase in which every row of the table and point of the figures decides for every source."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from evaluation.benchmarks.measures import regret, squared_error
-from evaluation.wmt.phases.base import Given, Phase, Source
+from evaluation.wmt.phases.base import Given, Phase, Record, Source
 from evaluation.wmt.phases.candidates import CandidatesPhase
-from evaluation.wmt.phases.matrices import MatrixPhase
-from evaluation.wmt.phases.reference import ReferencePhase
-from evaluation.wmt.phases.utility import Description, open_utility, utility_contents
+from evaluation.wmt.phases.scores import MatrixPhase, ReferencePhase, open_utility, utility_contents
 from evaluation.wmt.rows import Row, all_rows
 from evaluation.wmt.settings import EvaluationSettings
-from evaluation.wmt.store import Record
 from hf_acpmbr import Candidates, Decision
 from hf_acpmbr.completion import ConvergenceWarning
 from hf_acpmbr.scoring import Utility
@@ -89,7 +86,7 @@ def matrix_error(row: Row, decision: Decision, judges: Judges) -> float | None:
     return squared_error(decision.matrix, judges.full, weights, scale=guide.scale, truth_scale=target.scale)
 
 
-class DecisionsPhase(Phase[list[Record]]):
+class DecisionsPhase(Phase):
     """From stored matrices where they are full, else with the utilities themselves, scoring only what is observed."""
 
     name = "decisions"
@@ -123,7 +120,6 @@ class DecisionsPhase(Phase[list[Record]]):
         self.run, self.rows = run, all_rows(run)
         self.drawn, self.matrices, self.references = drawn, matrices, references
         self.loaded: dict[str, Utility] = {}
-        self.descriptions: dict[str, Description] = {}
 
     def settings(self) -> Mapping[str, object]:
         return {"seed": self.run.seed, "rows": [[row.key, row.recipe.to_dict(), row.count] for row in self.rows]}
@@ -132,7 +128,6 @@ class DecisionsPhase(Phase[list[Record]]):
         return {**utility_contents(self.run, self._utilities), "version of the code": code_version()}
 
     def start(self, device: str) -> None:
-        self.descriptions = {phase.name: phase.description() for phase in (*self.matrices, self.references)}
         if not self.matrices:
             self.loaded = {name: open_utility(self.run, name, device) for name in self._utilities}
 
@@ -148,21 +143,18 @@ class DecisionsPhase(Phase[list[Record]]):
         self.loaded = {}
 
     def source_rows(self, source: Source, given: Given) -> list[Record]:
-        candidates = given[self.drawn]
-        judges = self._judges(source, given, candidates.texts)
+        candidates = given[self.drawn.name]
+        texts = candidates.texts
+        oracle = self.references.stored(given[self.references.name], source, texts)
+        stored = {phase.utility_name: phase.stored(given[phase.name], source, texts) for phase in self.matrices}
+        full = stored[self.run.target].matrix if stored else None
+        judges = Judges(stored or self.loaded, self.run.target, full, oracle)
         decisions = decide(self.rows, candidates, judges, source, source_seed(self.run.seed, source.index))
         return [self._record(source, *made, judges) for made in zip(self.rows, decisions, strict=True)]
 
-    def _judges(self, source: Source, given: Given, texts: Sequence[str]) -> Judges:
-        known = self.descriptions
-        oracle = known[self.references.name].utility(given[self.references][:, None], texts, [source.reference])
-        stored = {p.utility_name: known[p.name].utility(given[p], texts, texts) for p in self.matrices}
-        full = stored[self.run.target].matrix if stored else None
-        return Judges(stored or self.loaded, self.run.target, full, oracle)
-
     def _record(self, source: Source, row: Row, decision: Decision, judges: Judges) -> Record:
-        lost, target = None, self.descriptions[self.references.name]
-        if judges.full is not None:
+        lost, target = None, judges.oracle
+        if judges.full is not None and target is not None:
             expected = judges.full @ decision.candidates.weights
             lost = regret(expected, decision.index, higher_is_better=target.higher_is_better, scale=target.scale)
         return {
