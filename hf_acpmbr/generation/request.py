@@ -29,7 +29,7 @@ def read_request(
     import numpy as np
     import torch
 
-    from ..sampling.base import divided
+    from ..sampling.rows import Rows, divided
 
     # What generate repeated each source by; a model's own num_beams counts too.
     copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
@@ -37,7 +37,7 @@ def read_request(
     if copies > 1:
         with torch.no_grad():
             ids = input_ids[::copies]
-            kwargs = divided(kwargs, np.arange(0, input_ids.shape[0], copies), input_ids.shape[0])
+            kwargs = divided(kwargs, Rows(np.arange(0, input_ids.shape[0], copies)), input_ids.shape[0])
     encoder_ids = inputs_tensor if model.config.is_encoder_decoder and _is_text(inputs_tensor) else None
     return Request(
         model=model,

@@ -13,7 +13,7 @@ from .base import DrawingSampler, Request, Samples
 logger = logging.getLogger(__name__)
 
 
-@functools.cache  # one line for each reason, not one for each batch
+@functools.cache  # one line per reason, not one per batch
 def _announce(max_rows: int, reason: str) -> None:
     logger.warning("sampling by plain decoding in chunks of %d rows, because of %s", max_rows, reason)
 
@@ -29,9 +29,8 @@ class Automatic(DrawingSampler):
         reason = self.obstacle(request)
         if reason is not None:
             _announce(self.max_rows, reason)
-        chosen = SAMPLERS.build(
-            "prefix-sharing" if reason is None else "chunked", truncation=self.truncation, max_rows=self.max_rows
-        )
+        name = "prefix-sharing" if reason is None else "chunked"
+        chosen = SAMPLERS.build(name, truncation=self.truncation, max_rows=self.max_rows)
         return chosen.sample(request, n, seed)
 
     def obstacle(self, request: Request) -> str | None:

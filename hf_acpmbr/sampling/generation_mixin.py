@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from transformers import Cache, GenerationMixin, LogitsProcessorList
 
-from .base import Request, divided, rows_of, without_rows
+from .base import Request
+from .rows import Rows, divided, without_rows
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -26,15 +27,16 @@ _CACHES = ("past_key_values", "cache_params")  # the second is what Mamba calls 
 
 def prefill(request: Request, kwargs: dict[str, object]) -> Outputs:
     """Run the model on the prompts."""
-    outputs: Outputs = _private(request)._prefill(request.input_ids, request.generation_config, kwargs)
+    model: Any = request.model
+    outputs: Outputs = model._prefill(request.input_ids, request.generation_config, kwargs)
     return outputs
 
 
 def grown_by_one(request: Request, kwargs: dict[str, object]) -> dict[str, object]:
     """Return masks and positions of the sources after one more token."""
-    decodes = request.model.config.is_encoder_decoder
-    grown: dict[str, object] = _private(request)._update_model_kwargs_for_generation(
-        {}, dict(kwargs), is_encoder_decoder=decodes
+    model: Any = request.model
+    grown: dict[str, object] = model._update_model_kwargs_for_generation(
+        {}, dict(kwargs), is_encoder_decoder=model.config.is_encoder_decoder
     )
     return grown
 
@@ -70,18 +72,6 @@ def fresh_cache(request: Request, name: str) -> object:
     return copy.deepcopy(cache, {id(stream): stream})
 
 
-def _repeated(request: Request, source: int, rows: int) -> tuple[torch.Tensor, dict[str, object]]:
-    """Repeat prompt and arguments of one source in `rows` rows, without caches."""
-    kwargs = {name: value for name, value in request.model_kwargs.items() if name not in _CACHES}
-    if len(request.keys) == 1 and without_rows(kwargs, 1):  # several images in one prompt: the model knows how
-        expanded: tuple[torch.Tensor, dict[str, object]] = _private(request)._expand_inputs_for_generation(
-            rows, request.model.config.is_encoder_decoder, request.input_ids, **kwargs
-        )
-        return expanded
-    which = np.full(rows, source, dtype=np.int64)
-    return rows_of(request.input_ids, which).contiguous(), divided(kwargs, which, len(request.keys))
-
-
 def run_loop(
     method: str,
     request: Request,
@@ -92,12 +82,20 @@ def run_loop(
     seed: int,
 ) -> torch.Tensor:
     """Run `rows` rows of one source through transformers' own loop, its random numbers confined to this call."""
-    ids, kwargs = _repeated(request, source, rows)
+    model: Any = request.model
+    kwargs = {name: value for name, value in request.model_kwargs.items() if name not in _CACHES}
+    if len(request.keys) == 1 and without_rows(kwargs, 1):  # several images in one prompt: the model knows how
+        ids, kwargs = model._expand_inputs_for_generation(
+            rows, model.config.is_encoder_decoder, request.input_ids, **kwargs
+        )
+    else:
+        which = Rows(np.full(rows, source, dtype=np.int64))
+        ids, kwargs = which.pick(request.input_ids).contiguous(), divided(kwargs, which, len(request.keys))
     kwargs |= {name: fresh_cache(request, name) for name in _CACHES if request.model_kwargs.get(name) is not None}
     device = request.input_ids.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        sequences: torch.Tensor = getattr(request.model, method)(
+        sequences: torch.Tensor = getattr(model, method)(
             ids,
             logits_processor=processors,
             stopping_criteria=request.stopping_criteria,
@@ -105,8 +103,3 @@ def run_loop(
             **kwargs,
         )
     return sequences
-
-
-def _private(request: Request) -> Any:
-    """Return the model with the methods of GenerationMixin, which `GenerativeModel` does not declare."""
-    return request.model

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from transformers import LogitsProcessorList
 
 from ..candidates import FloatArray, TokenIds
 from ..config import flag, integer, nested, number, setting
-from .base import DrawingSampler, Request, Sampler, Samples, eos_ids
+from .base import DrawingSampler, Request, Sampler, Samples
 from .generation_mixin import run_loop
 from .processors import for_source
 from .randomness import derived_seed
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 # What a GenerationConfig says about how candidates come about.
 _SAMPLING = ("epsilon_cutoff", "temperature", "top_k", "top_p", "min_p", "typical_p", "eta_cutoff")
 _SEARCH = ("num_beams", "do_sample", "length_penalty", "early_stopping")
+# (k, P + T) sequences, and (k, T) log-probabilities of their tokens (model, sampling) if recorded.
+Chunk: TypeAlias = tuple[torch.Tensor, tuple[FloatArray, ...]]
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,23 @@ class Chunked(DrawingSampler):
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
         """Draw n samples for each of the S sources of the request."""
         integer(1)("the number of samples", n)
-        return [collect(list(self._chunks(request, k, n, seed)), request) for k in range(len(request.keys))]
-
-    def _chunks(self, request: Request, source: int, n: int, seed: int) -> Iterator[Chunk]:
         config = copy.deepcopy(request.generation_config)
         config.do_sample, config.return_dict_in_generate = True, False
         warpers = self.truncation.warpers(str(request.input_ids.device))
-        for start in range(0, n, self.max_rows):
-            rows = min(self.max_rows, n - start)
-            raw, drawn = Tap(), Tap()
-            processors = LogitsProcessorList([raw, *for_source(request, source, rows), *warpers, drawn])
-            drawn_by = derived_seed(seed, request.keys[source], start)
-            sequences = run_loop("_sample", request, source, rows, config, processors, drawn_by)
-            yield Chunk(sequences, raw.chosen(sequences), drawn.chosen(sequences), rows * raw.steps)
+        drawn = []
+        for source, key in enumerate(request.keys):
+            chunks: list[Chunk] = []
+            model_rows = 0
+            for start in range(0, n, self.max_rows):
+                rows = min(self.max_rows, n - start)
+                raw, warped = Tap(), Tap()
+                processors = LogitsProcessorList([raw, *for_source(request, source, rows), *warpers, warped])
+                seeded = derived_seed(seed, key, start)
+                sequences = run_loop("_sample", request, source, rows, config, processors, seeded)
+                chunks.append((sequences, (raw.chosen(sequences), warped.chosen(sequences))))
+                model_rows += rows * raw.steps
+            drawn.append(_collect(request, chunks, model_rows))
+        return drawn
 
 
 def _stopping(name: str, value: object) -> bool | str:
@@ -82,21 +87,19 @@ class BeamSearch(Sampler):
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
         """Search n beams, at most `num_beams`, for each of the S sources of the request."""
         integer(1)("the number of samples", n)
-        return [collect([self._beams(request, k, n, seed)], request) for k in range(len(request.keys))]
-
-    def _beams(self, request: Request, source: int, n: int, seed: int) -> Chunk:
         config = copy.deepcopy(request.generation_config)
         config.return_dict_in_generate, config.num_return_sequences = False, min(n, self.num_beams)
         for name in _SEARCH:
             setattr(config, name, getattr(self, name))
-        processors = for_source(request, source, self.num_beams)
-        if self.do_sample:
-            processors.extend(self.truncation.warpers(str(request.input_ids.device)))
-        taps = Tap()
-        processors.append(taps)
-        drawn_by = derived_seed(seed, request.keys[source], 0)
-        sequences = run_loop("_beam_search", request, source, self.num_beams, config, processors, drawn_by)
-        return Chunk(sequences, None, None, self.num_beams * taps.steps)
+        warpers = self.truncation.warpers(str(request.input_ids.device)) if self.do_sample else ()
+        drawn = []
+        for source, key in enumerate(request.keys):
+            tap = Tap()
+            processors = LogitsProcessorList([*for_source(request, source, self.num_beams), *warpers, tap])
+            seeded = derived_seed(seed, key)
+            sequences = run_loop("_beam_search", request, source, self.num_beams, config, processors, seeded)
+            drawn.append(_collect(request, [(sequences, ())], self.num_beams * tap.steps))
+        return drawn
 
 
 def sampler_settings(config: GenerationConfig) -> dict[str, object]:
@@ -118,16 +121,6 @@ def sampler_settings(config: GenerationConfig) -> dict[str, object]:
     if idle := [key for key in ("length_penalty", "early_stopping") if key in given]:
         raise ValueError(f"{', '.join(idle)} in a sampler's GenerationConfig has no effect without num_beams > 1")
     return {"name": "auto", "truncation": truncation}
-
-
-@dataclass(frozen=True, eq=False)
-class Chunk:
-    """(k, P + T) sequences, (k, T) log-probabilities of their tokens where recorded, and the model rows spent."""
-
-    sequences: torch.Tensor
-    logprobs: FloatArray | None
-    sampling_logprobs: FloatArray | None
-    model_rows: int
 
 
 class Tap:
@@ -155,33 +148,28 @@ class Tap:
             self._pending = None
 
 
-def collect(chunks: list[Chunk], request: Request) -> Samples:
+def _collect(request: Request, chunks: list[Chunk], model_rows: int) -> Samples:
     """Count the distinct sequences of one source's chunks."""
     counts: dict[TokenIds, int] = {}
-    totals: list[tuple[float, float]] = []
-    eos, prompt = eos_ids(request.generation_config), request.input_ids.shape[1]
-    recorded = chunks[0].logprobs is not None
-    for chunk in chunks:
-        lengths = _lengths(chunk.sequences, prompt, request)
-        for row, tokens in enumerate(chunk.sequences[:, prompt:].tolist()):
-            ids = tuple(tokens[: lengths[row]])
-            if ids not in counts and chunk.logprobs is not None and chunk.sampling_logprobs is not None:
-                both = chunk.logprobs[row], chunk.sampling_logprobs[row]
-                totals.append((float(both[0][: len(ids)].sum()), float(both[1][: len(ids)].sum())))
+    totals: list[list[float]] = []
+    prompt, eos = request.input_ids.shape[1], request.eos_ids
+    for sequences, logprobs in chunks:
+        # New tokens up to the first at which a stopping criterion holds; what follows is padding.
+        lengths = torch.full((len(sequences),), sequences.shape[1] - prompt, device=sequences.device)
+        for new in range(sequences.shape[1] - prompt, 0, -1):
+            lengths[request.stopping_criteria(sequences[:, : prompt + new], None)] = new
+        new_tokens = sequences[:, prompt:].tolist()
+        for row, (tokens, length) in enumerate(zip(new_tokens, lengths.tolist(), strict=True)):
+            ids = tuple(tokens[:length])
+            if ids not in counts:
+                totals.append([float(values[row, :length].sum()) for values in logprobs])
             counts[ids] = counts.get(ids, 0) + 1
+    own, sampling = np.array(totals).T if totals[0] else (None, None)
     return Samples(
         token_ids=tuple(counts),
         counts=np.fromiter(counts.values(), dtype=np.int64),
-        logprobs=np.array([total[0] for total in totals]) if recorded else None,
-        sampling_logprobs=np.array([total[1] for total in totals]) if recorded else None,
+        logprobs=own,
+        sampling_logprobs=sampling,
         finished=np.array([ids[-1] in eos for ids in counts], dtype=np.bool_),
-        model_rows=sum(chunk.model_rows for chunk in chunks),
+        model_rows=model_rows,
     )
-
-
-def _lengths(sequences: torch.Tensor, prompt: int, request: Request) -> list[int]:
-    """New tokens of each row, up to the first at which a stopping criterion holds; what follows is padding."""
-    lengths = torch.full((len(sequences),), sequences.shape[1] - prompt, device=sequences.device)
-    for new in range(sequences.shape[1] - prompt, 0, -1):
-        lengths[request.stopping_criteria(sequences[:, : prompt + new], None)] = new
-    return [int(length) for length in lengths]

@@ -10,53 +10,48 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process as lp
 
-from ..candidates import IntArray
-from .base import Request, rows_of
+from .base import Request
+from .rows import Rows
+
+_REBOUND = (
+    lp.EncoderNoRepeatNGramLogitsProcessor,
+    lp.EncoderRepetitionPenaltyLogitsProcessor,
+    lp.PrefixConstrainedLogitsProcessor,
+    lp.UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+_STATEFUL = (lp.ClassifierFreeGuidanceLogitsProcessor, lp.SynthIDTextWatermarkLogitsProcessor)
+_PER_SOURCE = "prompt_ignore_length"
 
 
 def for_source(request: Request, source: int, rows: int) -> LogitsProcessorList:
     """Bind the request's processors to a batch whose `rows` rows all belong to one source."""
-    which, count = np.full(rows, source), len(request.keys)
+    which, count = Rows(np.full(rows, source)), len(request.keys)
     return LogitsProcessorList(
         _rebound(item, request, source, rows) if type(item) in _REBOUND else for_rows(copy.copy(item), which, count)
         for item in request.logits_processor
     )
 
 
-def for_rows(item: lp.LogitsProcessor, sources: IntArray, count: int) -> lp.LogitsProcessor:
-    """Return the processor for rows of `sources` (U,) if it holds a value per source; else itself.
-
-    From transformers 5.23 on, the repetition penalty knows the padding of each row's prompt.
-    """
-    ignored = _values_per_source(item)
+def for_rows(item: lp.LogitsProcessor, sources: Rows, count: int) -> lp.LogitsProcessor:
+    """Return the processor for rows of `sources` if it holds a value per source; else itself."""
+    ignored = values_per_source(item)
     if ignored is None:
         return item
     twin = copy.copy(item)
-    repeated = len(ignored) // count  # generate may have repeated each source
-    setattr(twin, _PER_SOURCE, rows_of(ignored, sources * repeated))
+    # generate may have repeated each source
+    setattr(twin, _PER_SOURCE, sources.pick(ignored[:: len(ignored) // count]))
     return twin
 
 
-def holds_value_per_source(item: object) -> bool:
-    return _values_per_source(item) is not None
-
-
-def _values_per_source(item: object) -> torch.Tensor | None:
+def values_per_source(item: object) -> torch.Tensor | None:
+    """Return what a repetition penalty knows of each prompt's padding, from transformers 5.23 on."""
     values = getattr(item, _PER_SOURCE) if type(item) is lp.RepetitionPenaltyLogitsProcessor else None
     return values if isinstance(values, torch.Tensor) else None
 
 
 def row_keyed(processors: LogitsProcessorList) -> list[str]:
-    """Name the processors whose effect on a prefix depends on its row or on what rows were seen before."""
+    """Name the processors whose effect on a prefix depends on its row or on rows seen before."""
     return [type(item).__name__ for item in processors if isinstance(item, (*_REBOUND, *_STATEFUL))]
-
-
-def without_normalisation(processors: LogitsProcessorList) -> LogitsProcessorList:
-    """Leave out a log-softmax at the end, for uses that depend on differences of scores alone."""
-    items = list(processors)
-    while items and type(items[-1]) is lp.LogitNormalization:
-        items.pop()
-    return LogitsProcessorList(items)
 
 
 def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProcessorList]:
@@ -66,35 +61,29 @@ def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProces
     """
     banned: set[int] = set()
     left = list(processors)
-    while left and (tokens := _always_banned(left[0])) is not None:
-        banned |= tokens
+    while left:
+        item = left[0]
+        if type(item) is lp.SuppressTokensLogitsProcessor:
+            banned.update(map(int, item.suppress_tokens))
+        elif type(item) is lp.NoBadWordsLogitsProcessor and all(len(w) == 1 for w in item.sequence_bias):
+            banned.update(int(word[0]) for word in item.sequence_bias)
+        else:
+            break
         left.pop(0)
-    if any(_may_allow(item, banned) for item in left):
-        return [], processors
+    for item in left:  # may it give a banned token a score again?
+        forced: set[int] = set()
+        if type(item) is lp.ForcedBOSTokenLogitsProcessor:
+            forced = {item.bos_token_id}
+        elif type(item) is lp.ForcedEOSTokenLogitsProcessor:
+            forced = set(item.eos_token_id.tolist())
+        if writes_into_scores(item) or forced & banned:
+            return [], processors
     return sorted(banned), LogitsProcessorList(left)
 
 
 def writes_into_scores(item: object) -> bool:
     """Whether a processor may change the tensor that it is given; transformers' own do not."""
     return type(item).__module__ != lp.__name__
-
-
-def _always_banned(item: object) -> set[int] | None:
-    """Return the tokens that this processor bans at every step; None if it does anything else."""
-    if type(item) is lp.SuppressTokensLogitsProcessor:
-        return {int(token) for token in item.suppress_tokens}
-    if type(item) is lp.NoBadWordsLogitsProcessor and all(len(word) == 1 for word in item.sequence_bias):
-        return {int(word[0]) for word in item.sequence_bias}
-    return None
-
-
-def _may_allow(item: object, banned: set[int]) -> bool:
-    """Whether a processor may give a banned token a score again."""
-    if type(item) is lp.ForcedBOSTokenLogitsProcessor:
-        return item.bos_token_id in banned
-    if type(item) is lp.ForcedEOSTokenLogitsProcessor:
-        return not banned.isdisjoint(item.eos_token_id.tolist())
-    return writes_into_scores(item)
 
 
 def _rebound(item: object, request: Request, source: int, rows: int) -> lp.LogitsProcessor:
@@ -123,13 +112,3 @@ def _rebound(item: object, request: Request, source: int, rows: int) -> lp.Logit
     if isinstance(item, lp.EncoderRepetitionPenaltyLogitsProcessor):
         return lp.EncoderRepetitionPenaltyLogitsProcessor(1 / item.penalty, own)
     raise TypeError(f"{type(item).__name__} cannot be bound to one source")
-
-
-_REBOUND = (
-    lp.EncoderNoRepeatNGramLogitsProcessor,
-    lp.EncoderRepetitionPenaltyLogitsProcessor,
-    lp.PrefixConstrainedLogitsProcessor,
-    lp.UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
-_STATEFUL = (lp.ClassifierFreeGuidanceLogitsProcessor, lp.SynthIDTextWatermarkLogitsProcessor)
-_PER_SOURCE = "prompt_ignore_length"

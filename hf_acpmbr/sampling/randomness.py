@@ -32,28 +32,27 @@ def derived_seed(seed: int, key: bytes, salt: int = 0) -> int:
     return int.from_bytes(_digest(seed, key, salt)[:8], "little") >> 1
 
 
-class UniformStream:
-    """u[i, t] of one source, made step by step and kept, since prefixes of equal length may be visited apart."""
+class Uniforms:
+    """u[i, t] of all sources, made step by step and kept: prefixes of equal length may be visited apart."""
 
-    def __init__(self, seed: int, key: bytes, n: int) -> None:
-        self._philox = np.random.Philox(key=np.frombuffer(_digest(seed, key), dtype="<u8"))
-        self._start = self._philox.state
-        self._generator = np.random.Generator(self._philox)
+    def __init__(self, seed: int, keys: Iterable[bytes], n: int) -> None:
+        self._streams = [np.random.Philox(key=np.frombuffer(_digest(seed, key), dtype="<u8")) for key in keys]
+        self._starts = [philox.state for philox in self._streams]
         self._n = n
         self._steps: dict[int, FloatArray] = {}
 
     def step(self, t: int) -> FloatArray:
-        """Return the (n,) uniforms in [0, 1) of step t."""
+        """Return the (S·n,) uniforms in [0, 1) of step t, source by source."""
         if t not in self._steps:
             for ahead in range(t, t + _AHEAD):
-                self._steps[ahead] = self._made(ahead)
+                # The counter has 256 bits: starting at t·2^64 leaves each step 2^64 blocks of its own.
+                counter = np.array([0, ahead, 0, 0], dtype=np.uint64)
+                drawn = []
+                for philox, start in zip(self._streams, self._starts, strict=True):
+                    philox.state = {**start, "state": {**start["state"], "counter": counter}}
+                    drawn.append(np.random.Generator(philox).random(self._n))
+                self._steps[ahead] = drawn[0] if len(drawn) == 1 else np.concatenate(drawn)
         return self._steps[t]
-
-    def _made(self, t: int) -> FloatArray:
-        # The counter is 256 bits wide; starting at t·2^64 leaves each step 2^64 blocks that no other step reaches.
-        counter = np.array([0, t, 0, 0], dtype=np.uint64)
-        self._philox.state = {**self._start, "state": {**self._start["state"], "counter": counter}}
-        return self._generator.random(self._n)
 
 
 def _digest(seed: int, key: bytes, salt: int = 0) -> bytes:

@@ -7,11 +7,10 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
-from hf_acpmbr.sampling.base import rows_of
-from hf_acpmbr.sampling.prefix_sharing.forward import PrefixCache, unsupported_layer
+from hf_acpmbr.sampling.prefix_sharing.forward import Forward, PrefixCache, unsupported_layer
+from hf_acpmbr.sampling.rows import Rows
 from tests.models import tiny_model
-
-CPU = torch.device("cpu")
+from tests.sampling.requests import SOURCES, request
 
 
 def filled(rows: int, length: int = 3) -> DynamicCache:
@@ -22,18 +21,22 @@ def filled(rows: int, length: int = 3) -> DynamicCache:
 
 
 def test_cross_attention_of_one_source_is_a_view_and_of_several_a_gather() -> None:
-    cross = filled(3, length=7)
-    cache = PrefixCache(EncoderDecoderCache(filled(3), cross), 3, CPU)
-    one = cache.select(np.full(100, 1)).for_rows(np.full(100, 1))
-    assert isinstance(one, EncoderDecoderCache)
-    for shown, original in zip(one.cross_attention_cache.layers, cross.layers, strict=True):
-        assert shown.keys.shape == (100, 2, 7, 4)
-        assert shown.keys.stride(0) == 0
-        assert shown.keys.data_ptr() == original.keys[1].data_ptr()
-    assert all(one.is_updated.values()), "the model must not compute them anew"
-    several = cache.for_rows(np.array([2, 0, 2]))
-    assert isinstance(several, EncoderDecoderCache)
-    assert torch.equal(several.cross_attention_cache.layers[0].values, cross.layers[0].values[[2, 0, 2]])
+    forward = Forward(request(tiny_model("m2m100"), SOURCES, max_new_tokens=3))
+    _, cache = forward.first()
+    cross = cache.whole.cross_attention_cache.layers[0]
+    original = cross.keys
+
+    def keys_in_a_pass(sources: list[int]) -> torch.Tensor:
+        rows = Rows(np.array(sources), torch.tensor(sources))
+        ids = torch.full((len(sources), 2), 3)
+        forward.next(ids, rows, cache.follow(rows, fork=True).whole)
+        return cross.keys
+
+    one = keys_in_a_pass([1] * 100)
+    assert one.shape == (100, *original.shape[1:])
+    assert one.stride(0) == 0
+    assert one.data_ptr() == original[1].data_ptr()
+    assert torch.equal(keys_in_a_pass([2, 0, 2]), original[[2, 0, 2]])
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -44,8 +47,8 @@ def test_a_fork_leaves_its_parent_as_it_was(static: bool) -> None:
     for layer in range(2):
         own.update(states, states, layer)
     before = own.layers[0].keys.clone()
-    parent = PrefixCache(own, 2, CPU)
-    fork = parent.fork(np.array([1, 1, 0])).for_rows(np.zeros(3, dtype=np.int64))
+    rows = Rows(np.array([1, 1, 0]), torch.tensor([1, 1, 0]))
+    fork = PrefixCache(own, 2).follow(rows, fork=True).whole
     assert fork is not None
     for layer in range(2):
         fork.update(torch.ones(3, 1, 1, 8), torch.ones(3, 1, 1, 8), layer)
@@ -63,9 +66,9 @@ def test_layers_that_cannot_be_forked_are_named() -> None:
     assert unsupported_layer(offloaded) == "an offloaded cache"
 
 
-def test_rows_of_reaches_into_nested_arguments() -> None:
+def test_rows_reach_into_nested_arguments() -> None:
     value = {"a": torch.arange(3), "b": (torch.eye(3), None), "c": 5, "d": torch.tensor(7)}
-    picked = rows_of(value, np.array([2, 0]))
+    picked = Rows(np.array([2, 0])).of(value)
     assert picked["a"].tolist() == [2, 0]
     assert picked["b"][0].tolist() == [[0, 0, 1], [1, 0, 0]]
     assert (picked["b"][1], picked["c"], picked["d"].item()) == (None, 5, 7)

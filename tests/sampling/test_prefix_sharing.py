@@ -16,7 +16,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 from hf_acpmbr.sampling import Samples, Truncation, source_key
 from hf_acpmbr.sampling.loops import Chunked
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
-from hf_acpmbr.sampling.randomness import UniformStream
+from hf_acpmbr.sampling.randomness import Uniforms
 from tests.models import DECODER_ONLY, ENCODER_DECODER, EOS, tiny_model
 from tests.sampling.enumeration import enumerate_sequences, next_distributions
 from tests.sampling.requests import SOURCES, request
@@ -84,7 +84,7 @@ def test_log_probabilities_equal_those_of_full_forward_passes(kind: str) -> None
 @pytest.mark.parametrize("kind", ["m2m100", "llama"])
 def test_each_sample_is_the_one_a_lonely_run_with_its_random_numbers_gives(kind: str) -> None:
     source, n, seed = SOURCES[0], 40, 3
-    uniforms = UniformStream(seed, source_key(source), n)
+    uniforms = Uniforms(seed, [source_key(source)], n)
     lonely: dict[tuple[int, ...], int] = {}
     for sample in range(n):
         prefix: tuple[int, ...] = ()
@@ -289,7 +289,7 @@ def test_settings_are_checked() -> None:
 def test_uniforms_of_a_step_are_the_same_in_any_order_of_steps_and_by_a_generator_of_its_own() -> None:
     key = source_key([5, 6, 7])
     material = hashlib.blake2b(b"3:0:" + key, digest_size=16).digest()
-    uniforms = UniformStream(3, key, 9)
+    uniforms = Uniforms(3, [b"another", key], 9)
     for step in (4, 0, 7, 4, 1):
         philox = np.random.Philox(key=np.frombuffer(material, dtype="<u8"), counter=step << 64)
-        np.testing.assert_array_equal(uniforms.step(step), np.random.Generator(philox).random(9))
+        np.testing.assert_array_equal(uniforms.step(step)[9:], np.random.Generator(philox).random(9))

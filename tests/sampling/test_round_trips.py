@@ -132,7 +132,9 @@ def test_what_has_ended_is_what_the_criteria_say(length: int) -> None:
             RepeatedToken(),
         ]
     )
-    ids = np.random.default_rng(0).integers(0, 9, size=(200, length))
-    expected = criteria(torch.from_numpy(ids), None).numpy()
-    assert (Stopping(criteria, torch.device("cpu"))(ids) == expected).all()
+    random = np.random.default_rng(0)
+    prompts, sources = random.integers(0, 9, size=(3, 2)), np.repeat([0, 1, 2], 70)
+    tokens = random.integers(0, 9, size=(210, length - 2))
+    expected = criteria(torch.from_numpy(np.hstack([prompts[sources], tokens])), None).numpy()
+    assert (Stopping(criteria, torch.from_numpy(prompts))(sources, tokens) == expected).all()
     assert 0 < expected.mean() < 1 or length > 4

@@ -11,9 +11,9 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as lp
 
 from hf_acpmbr.sampling import Truncation
-from hf_acpmbr.sampling.prefix_sharing.drawing import Children, draw
-from hf_acpmbr.sampling.prefix_sharing.step import Scoring
+from hf_acpmbr.sampling.prefix_sharing.drawing import Children, Scoring, draw
 from hf_acpmbr.sampling.processors import split_bans, writes_into_scores
+from hf_acpmbr.sampling.rows import Rows
 from tests.models import EOS
 
 WIDTH, ROWS = 40, 12
@@ -65,7 +65,9 @@ def test_the_draw_is_that_of_the_processors_as_they_stand(
     q = truncation.warpers()(ids, processors(ids, logits.clone())).double().softmax(-1).numpy()  # type: ignore[arg-type]
     log_p = logits.double().log_softmax(-1).numpy()
     children = draw(
-        Scoring(processors, truncation, CPU)(ids, logits.clone(), np.zeros(ROWS, dtype=np.int64)), row_of, uniforms
+        Scoring(processors, truncation, CPU)(ids, logits.clone(), Rows(np.zeros(ROWS, dtype=np.int64))),
+        row_of,
+        uniforms,
     )
     check(children, row_of, uniforms, q, log_p)
 
@@ -97,9 +99,9 @@ def test_logits_are_copied_only_for_processors_that_are_not_transformers_own() -
     ids, logits = torch.full((2, 4), 3), torch.zeros(2, WIDTH)
     assert writes_into_scores(Lift())
     assert Scoring(LogitsProcessorList(LISTS["as Marian"]), Truncation(), CPU)(
-        ids, logits, np.zeros(2, dtype=np.int64)
+        ids, logits, Rows(np.zeros(2, dtype=np.int64))
     ).unchanged
-    step = Scoring(LogitsProcessorList(LISTS["own"]), Truncation(), CPU)(ids, logits, np.zeros(2, dtype=np.int64))
+    step = Scoring(LogitsProcessorList(LISTS["own"]), Truncation(), CPU)(ids, logits, Rows(np.zeros(2, dtype=np.int64)))
     assert (float(step.logits[0, 7]), float(step.scores[0, 7])) == (0.0, 3.0)
 
 
@@ -148,4 +150,4 @@ def test_rows_without_a_token_and_broken_rows_are_told_apart(
         logits = torch.zeros(3, WIDTH)
         logits[1] = value
         with pytest.raises(ValueError, match=message):
-            draw(scoring(torch.ones(3, 2, dtype=torch.long), logits, np.arange(3)), np.arange(3), np.full(3, 0.5))
+            draw(scoring(torch.ones(3, 2, dtype=torch.long), logits, Rows(np.arange(3))), np.arange(3), np.full(3, 0.5))

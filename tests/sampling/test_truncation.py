@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from hf_acpmbr.sampling import Truncation
-from hf_acpmbr.sampling.prefix_sharing.drawing import draw
-from hf_acpmbr.sampling.prefix_sharing.step import Step, Survivors, among_top, on_host
+from hf_acpmbr.sampling.prefix_sharing.drawing import Step, Survivors, among_top, draw, on_host
 from tests.models import tiny_model
 
 
@@ -93,15 +92,9 @@ def test_more_equal_tokens_than_could_reach_epsilon_are_all_drawn_on_an_accelera
     scores, uniforms = torch.zeros(2, 400), (np.arange(400) + 0.5) / 400
     assert among_top(Step(scores, scores, epsilon=0.02)) is None
     monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: False)
-    monkeypatch.setattr(Step, "to", lambda step, device: _freed(step, monkeypatch))
     children = draw(Step(scores, scores, epsilon=0.02), np.repeat([0, 1], 400), np.tile(uniforms, 2))
     assert children.tokens.tolist() == [*range(400), *range(400)]
     np.testing.assert_allclose(children.logprobs, -np.log(400), atol=1e-6)
-
-
-def _freed(step: Step, monkeypatch: pytest.MonkeyPatch) -> Step:
-    monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing.reads_are_free", lambda device: True)
-    return step
 
 
 def test_a_config_that_leaves_top_k_unset_has_none() -> None:

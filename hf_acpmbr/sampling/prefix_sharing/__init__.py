@@ -8,39 +8,34 @@ give (see `randomness`), at one model row per distinct prefix instead of one per
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
-from ...candidates import FloatArray, IntArray
+from ...candidates import IntArray
 from ...config import integer
-from ..base import DrawingSampler, Request, Samples, eos_ids
-from ..randomness import UniformStream
-from .drawing import draw
+from ..base import DrawingSampler, Request, Samples
+from ..randomness import Uniforms
+from ..rows import Rows
+from .drawing import Scoring, draw
 from .forward import Forward, PrefixCache
-from .prefixes import Finished, Prefixes, Stopping
-from .step import Scoring
+from .prefixes import Prefixes, Stopping
 
 # From this many prefixes on, a source of an encoder-decoder model is decoded on its own: its cross-attention keys and
 # values are then shared by a view, where rows of several sources would have to gather them anew at every step.
 SOLO_ROWS = 64
 
 
-@dataclass(frozen=True, eq=False)
-class _Waiting:
+class _Waiting(NamedTuple):
     """Prefixes to run next, whose row k continues row parents[k] of `cache`; `last` if no other needs it."""
 
     prefixes: Prefixes
     parents: IntArray
-    cache: PrefixCache
+    cache: PrefixCache | None
     last: bool
-
-    def open(self) -> PrefixCache:
-        return self.cache.select(self.parents) if self.last else self.cache.fork(self.parents)
 
 
 @dataclass(frozen=True)
@@ -71,71 +66,64 @@ class _Run:
 
     def __init__(self, sampler: PrefixSharing, request: Request, n: int, seed: int) -> None:
         self.request, self.n, self.max_rows = request, n, sampler.max_rows
-        self.device = request.input_ids.device
+        size = len(request.keys)
         self.forward = Forward(request)
-        self.scoring = Scoring(request.logits_processor, sampler.truncation, self.device, len(request.keys))
-        self.stopping = Stopping(request.stopping_criteria, self.device)
-        self.uniforms = [UniformStream(seed, key, n) for key in request.keys]
-        self.finished = [Finished(request.input_ids.shape[1]) for _ in request.keys]
-        self.model_rows = np.zeros(len(request.keys), dtype=np.int64)
+        self.scoring = Scoring(request.logits_processor, sampler.truncation, request.input_ids.device, size)
+        self.stopping = Stopping(request.stopping_criteria, request.input_ids)
+        self.uniforms = Uniforms(seed, request.keys, n)
+        self.model_rows = np.zeros(size, dtype=np.int64)
+        self.finished: list[Prefixes] = []
 
     def start(self) -> list[_Waiting]:
         size = len(self.request.keys)
         prompts = Prefixes(
             sources=np.arange(size),
-            ids=self.request.input_ids.cpu().numpy(),
+            tokens=np.empty((size, 0), dtype=np.int64),
             logprobs=np.zeros(size),
             sampling_logprobs=np.zeros(size),
-            samples=np.tile(np.arange(self.n), size),
+            samples=np.arange(size * self.n),
             row_of=np.repeat(np.arange(size), self.n),
         )
-        return self._split(prompts, self.request.input_ids, *self.forward.first())
+        return [_Waiting(prompts, prompts.sources, None, last=True)]
 
     def advance(self, waiting: _Waiting) -> list[_Waiting]:
-        prefixes, cache = waiting.prefixes, waiting.open()
-        ids = torch.as_tensor(prefixes.ids, device=self.device)
-        return self._split(prefixes, ids, self.forward.next(ids, prefixes.sources, cache), cache)
-
-    def results(self) -> list[Samples]:
-        eos = eos_ids(self.request.generation_config)
-        return [found.samples(eos, int(rows)) for found, rows in zip(self.finished, self.model_rows, strict=True)]
-
-    def _split(self, prefixes: Prefixes, ids: torch.Tensor, logits: torch.Tensor, cache: PrefixCache) -> list[_Waiting]:
         """Draw the next token of every sample; put finished prefixes away and divide the others into passes."""
+        prefixes, parents, cache, last = waiting
         self.model_rows += np.bincount(prefixes.sources, minlength=len(self.model_rows))
-        step = self.scoring(ids, logits.to(self.device), prefixes.sources)
-        children = draw(step, prefixes.row_of, self._uniforms_for(prefixes))
+        prompts = self.request.input_ids
+        rows, length = prefixes.tokens.shape
+        # One upload for all that changes from step to step.
+        packed = torch.as_tensor(np.concatenate([prefixes.sources, parents, prefixes.tokens.reshape(-1)]))
+        there = packed.to(prompts.device, non_blocking=True)
+        sources, tokens = Rows(prefixes.sources, there[:rows]), there[2 * rows :].view(rows, length)
+        ids = torch.cat([sources.pick(prompts), tokens], dim=1)
+        if cache is None:
+            logits, cache = self.forward.first()
+        else:
+            cache = cache.follow(Rows(parents, there[rows : 2 * rows]), fork=not last)
+            logits = self.forward.next(ids, sources, cache.whole)
+        step = self.scoring(ids, logits.to(prompts.device), sources)
+        uniforms = self.uniforms.step(length)
+        children = draw(step, prefixes.row_of, uniforms[prefixes.samples])
         grown, parents = prefixes.grown(children), children.parents
-        done = self.stopping(grown.ids)
+        done = self.stopping(grown.sources, grown.tokens)
         if done.any():
-            self._put_away(grown.rows(done.nonzero()[0]))
+            self.finished.append(grown.rows(done.nonzero()[0]))
             live = (~done).nonzero()[0]
             grown, parents = grown.rows(live), parents[live]
-        pending = [(grown.rows(part), parents[part]) for part in self._passes(grown, cache.shares_sources)]
+        pending = [(grown.rows(part), parents[part]) for part in self._passes(grown.sources)]
         pending.sort(key=lambda item: len(item[0].samples), reverse=True)  # a stack: the smallest is taken first
         return [_Waiting(rows, parents, cache, last=k == 0) for k, (rows, parents) in enumerate(pending)]
 
-    def _uniforms_for(self, prefixes: Prefixes) -> FloatArray:
-        step = prefixes.ids.shape[1] - self.request.input_ids.shape[1]
-        first, last = int(prefixes.sources[0]), int(prefixes.sources[-1])
-        if first == last:
-            return np.asarray(self.uniforms[first].step(step)[prefixes.samples])
-        each = _by_source(prefixes.sources[prefixes.row_of], prefixes.samples)
-        return np.concatenate([self.uniforms[source].step(step)[samples] for source, samples in each])
-
-    def _put_away(self, done: Prefixes) -> None:
-        for source, rows in _by_source(done.sources, np.arange(len(done))):
-            self.finished[source].add(done.rows(rows))
-
-    def _passes(self, live: Prefixes, by_source: bool) -> Iterator[IntArray]:
-        """Divide the rows into forward passes of at most max_rows, sources with many prefixes on their own."""
-        groups = [np.arange(len(live))]
-        if by_source and len(self.finished) > 1:
-            counts = np.bincount(live.sources)
+    def _passes(self, sources: IntArray) -> Iterator[IntArray]:
+        """Divide rows into forward passes of at most max_rows, sources with many prefixes on their own."""
+        groups = [np.arange(len(sources))]
+        if self.forward.shares_sources and len(self.model_rows) > 1:
+            counts = np.bincount(sources)
             solo = np.flatnonzero(counts >= (SOLO_ROWS if np.count_nonzero(counts) > 1 else np.inf))
             groups = [
-                *((live.sources == source).nonzero()[0] for source in solo),
-                (~np.isin(live.sources, solo)).nonzero()[0],
+                *((sources == source).nonzero()[0] for source in solo),
+                (~np.isin(sources, solo)).nonzero()[0],
             ]
         for group in groups:
             if len(group) > self.max_rows:
@@ -143,13 +131,21 @@ class _Run:
             elif len(group):
                 yield group
 
-
-def _by_source(sources: IntArray, values: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """(source, its values) for ascending `sources`, one for each of `values`."""
-    first = int(sources[0])
-    if first == sources[-1]:
-        yield first, values
-        return
-    edges = [0, *(np.flatnonzero(np.diff(sources)) + 1).tolist(), len(sources)]
-    for start, end in itertools.pairwise(edges):
-        yield int(sources[start]), values[start:end]
+    def results(self) -> list[Samples]:
+        """Return each source's distinct sequences, in the order in which they were first drawn."""
+        eos, done = self.request.eos_ids, self.finished
+        counts = [np.bincount(part.row_of) for part in done]  # every prefix has a sample
+        first = np.concatenate([part.samples[k.cumsum() - k] for part, k in zip(done, counts, strict=True)])
+        count = np.concatenate(counts)
+        ids = [tuple(tokens) for part in done for tokens in part.tokens.tolist()]
+        logprobs = np.concatenate([part.logprobs for part in done])
+        sampling_logprobs = np.concatenate([part.sampling_logprobs for part in done])
+        order = np.argsort(first)
+        ends = np.searchsorted(first[order], self.n * np.arange(1, len(self.model_rows)))
+        found = []
+        for own, model_rows in zip(np.split(order, ends), self.model_rows.tolist(), strict=True):
+            token_ids = tuple(ids[k] for k in own.tolist())
+            finished = np.array([tokens[-1] in eos for tokens in token_ids], dtype=np.bool_)
+            totals = logprobs[own], sampling_logprobs[own]
+            found.append(Samples(token_ids, count[own], *totals, finished, model_rows))
+        return found

@@ -1,28 +1,107 @@
 """One step of ancestral sampling for many prefixes at once, by inversion of the cumulative distribution.
 
-The logits are read as few times as the settings allow: once, if nothing but ε and constant bans stand between them and
-the draw. What comes back from the device comes in one read.
+Rows × vocabulary is the largest array of a step, so passes over it that change nothing are left out: the logits are
+read once if nothing but ε and constant bans stand between them and the draw. What comes back from the device comes in
+one read.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from transformers import LogitNormalization, LogitsProcessor, LogitsProcessorList
 
 from ...candidates import FloatArray, IntArray
-from .step import Step, Survivors, among_top, check_tops, on_host
+from ..processors import for_rows, split_bans, values_per_source, writes_into_scores
+from ..rows import Rows
+from ..truncation import Truncation
 
+_CACHED = 1 << 18  # entries worked on at a time on the host, so that a block stays in the processor's cache
 _MAX_ENTRIES = 1 << 22  # of rows × vocabulary handled at once: 32 MB per float64 array, whatever the vocabulary
-
 _ZERO = np.zeros(1)
 
 
 @dataclass(frozen=True, eq=False)
-class Children:
+class Step:
+    """What U prefixes draw from, one row each, over a vocabulary of V.
+
+    Args:
+        logits: (U, V) of the model, except that the constant bans stand in them as -inf.
+        scores: (U, V) to draw from; the very same tensor if nothing changed the logits.
+        removed: (U,) logsumexp of the logits that the bans replaced; None without bans.
+        epsilon: tokens below this probability are still to be cut; None if none are.
+        cuts: whether most tokens are likely to be cut, by ε or in the scores.
+    """
+
+    logits: torch.Tensor
+    scores: torch.Tensor
+    removed: torch.Tensor | None = None
+    epsilon: float | None = None
+    cuts: bool = True
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether one normalisation serves the model's log-probabilities and the sampling distribution."""
+        return self.scores is self.logits
+
+    def with_removed(self, normaliser: torch.Tensor) -> torch.Tensor:
+        """Return the (U,) logsumexp of the model's own logits, from that of `logits`."""
+        return normaliser if self.removed is None else torch.logaddexp(normaliser, self.removed.to(normaliser.dtype))
+
+    def part(self, start: int, end: int) -> Step:
+        """Take the rows from `start` to `end`."""
+        return self.each(lambda tensor: tensor[start:end])
+
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Step:
+        """Change every tensor alike."""
+        logits = change(self.logits)
+        scores = logits if self.unchanged else change(self.scores)
+        removed = None if self.removed is None else change(self.removed)
+        return Step(logits, scores, removed, self.epsilon, self.cuts)
+
+
+class Scoring:
+    """From the logits of prefixes to the Step that is drawn from: a request's processors, then the truncation.
+
+    `count` is the number of sources that the processors were made for.
+    """
+
+    def __init__(
+        self, processors: LogitsProcessorList, truncation: Truncation, device: torch.device, count: int = 1
+    ) -> None:
+        self._count = count
+        warpers, self._epsilon = truncation.up_to_epsilon(str(device))
+        if self._epsilon and not warpers:  # depends on differences of scores alone
+            while processors and type(processors[-1]) is LogitNormalization:
+                processors = LogitsProcessorList(processors[:-1])
+        banned, constraints = split_bans(processors)
+        self._copy = any(map(writes_into_scores, constraints))
+        self._cuts = bool(self._epsilon) or bool(warpers)
+        # One by one: a LogitsProcessorList looks up each signature at every call, which a small model notices.
+        self._all: list[LogitsProcessor] = [*constraints, *warpers]
+        self._keyed = any(values_per_source(item) is not None for item in self._all)
+        self._banned = torch.tensor(banned, device=device) if banned else None
+
+    def __call__(self, ids: torch.Tensor, logits: torch.Tensor, sources: Rows) -> Step:
+        """`ids`: (U, P + t); `logits`: (U, V), float32, which this may write into; `sources`: U."""
+        removed = None
+        if self._banned is not None:
+            removed = logits[:, self._banned].logsumexp(dim=-1)
+            logits[:, self._banned] = -torch.inf
+        scores = logits.clone() if self._copy else logits
+        for process in [for_rows(item, sources, self._count) for item in self._all] if self._keyed else self._all:
+            scores = process(ids, scores)
+        return Step(logits, scores, removed, self._epsilon, self._cuts)
+
+
+class Children(NamedTuple):
     """The distinct (prefix, next token) pairs that were drawn, sorted by prefix row and then token id.
 
     parents, tokens, logprobs, sampling_logprobs: (k,); child_of: (c,) the child that each of the c samples went to.
@@ -44,13 +123,25 @@ def draw(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
         uniforms: (c,) in [0, 1).
     """
     device = step.scores.device.type
-    if reads_are_free(device):
-        return _by_groups(step, row_of, uniforms) if step.cuts else _from_all(step, row_of, uniforms)
-    if (found := among_top(step)) is not None:
-        return _from_survivors(found, row_of, uniforms)
-    if step.epsilon is not None or device == "mps":  # mps has no float64
-        return draw(step.to("cpu"), row_of, uniforms)
-    return _from_all(step, row_of, uniforms)
+    if not reads_are_free(device):
+        if (found := among_top(step)) is not None:
+            return _from_survivors(found, row_of, uniforms)
+        if step.epsilon is None and device != "mps":  # mps has no float64
+            return _from_all(step, row_of, uniforms)
+        step = step.each(torch.Tensor.cpu)
+    if step.epsilon is not None:  # at most 1/ε tokens of a row
+        return _from_survivors(on_host(step), row_of, uniforms)
+    if not step.cuts:
+        return _from_all(step, row_of, uniforms)
+    parts, done = [], 0
+    for start, end, here in _groups(step, row_of):
+        part, rows, u = step.part(start, end), row_of[here] - start, uniforms[here]
+        found = on_host(part)
+        few = len(found.rows) < part.scores.numel() // 4
+        parents, *own, child_of = _from_survivors(found, rows, u) if few else _from_all(part, rows, u)
+        parts.append((parents + start, *own, child_of + done))
+        done += len(parents)
+    return Children(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def reads_are_free(device: str) -> bool:
@@ -58,41 +149,112 @@ def reads_are_free(device: str) -> bool:
     return device == "cpu"
 
 
-def _by_groups(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
-    """Draw on the CPU, where it costs nothing to look how many tokens survive."""
-    if step.epsilon is not None:  # at most 1/ε tokens of a row
-        return _from_survivors(on_host(step), row_of, uniforms)
-    parts = []
-    for start, end, here in _groups(step, row_of):
-        part, rows, u = step.rows(start, end), row_of[here] - start, uniforms[here]
-        found = on_host(part)
-        few = len(found.rows) < part.scores.numel() // 4
-        parts.append((start, _from_survivors(found, rows, u) if few else _from_all(part, rows, u)))
-    return parts[0][1] if len(parts) == 1 else _joined(parts)
-
-
-def _joined(parts: list[tuple[int, Children]]) -> Children:
-    """Join the children of consecutive groups of rows, each given with its first row."""
-    sizes = np.cumsum([0, *(len(children.tokens) for _, children in parts)])
-    return Children(
-        np.concatenate([children.parents + start for start, children in parts]),
-        np.concatenate([children.tokens for _, children in parts]),
-        np.concatenate([children.logprobs for _, children in parts]),
-        np.concatenate([children.sampling_logprobs for _, children in parts]),
-        np.concatenate([children.child_of + size for (_, children), size in zip(parts, sizes, strict=False)]),
-    )
-
-
 def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
     """Yield (first row, end, their samples) of groups of at most _MAX_ENTRIES entries, or of one row."""
-    size = len(step.scores)
-    if step.scores.numel() <= _MAX_ENTRIES:
-        yield 0, size, slice(None)
-        return
-    edges = np.linspace(0, size, min(-(-step.scores.numel() // _MAX_ENTRIES), size) + 1).astype(int)
+    size, entries = len(step.scores), step.scores.numel()
+    edges = np.linspace(0, size, min(-(-entries // _MAX_ENTRIES), size) + 1).astype(int)
     samples = np.searchsorted(row_of, edges).tolist()
     for (start, end), (low, high) in zip(itertools.pairwise(edges.tolist()), itertools.pairwise(samples), strict=True):
         yield start, end, slice(low, high)
+
+
+class Survivors(NamedTuple):
+    """k tokens of U rows on the host, sorted by row and then token id; every row has at least one.
+
+    rows, tokens: (k,); counts: (U,) tokens of each row; scores: (k,) to draw from; logprobs: (k,) under the model.
+    """
+
+    rows: IntArray
+    tokens: IntArray
+    counts: IntArray
+    scores: FloatArray
+    logprobs: FloatArray
+
+
+def on_host(step: Step) -> Survivors:
+    """Find the survivors of scores on the CPU, block by block: memory is read once per normalisation."""
+    size, vocabulary = step.scores.shape
+    block = max(1, _CACHED // vocabulary)
+    if size > block:
+        starts = range(0, size, block)
+        parts = [on_host(step.part(start, start + block)) for start in starts]
+        found = Survivors(*map(np.concatenate, zip(*parts, strict=True)))
+        return found._replace(rows=np.repeat(np.arange(size), found.counts))
+    scores, shares = step.scores.numpy(), None
+    if step.epsilon is None:
+        check_tops(scores.max(axis=1))
+        keep = scores > -np.inf
+    else:
+        shares = step.scores.softmax(dim=-1)
+        keep = shares.numpy() >= np.float32(step.epsilon)  # numpy compares several times faster than torch
+    while True:
+        places = keep.reshape(-1).nonzero()[0]
+        rows = places // vocabulary
+        counts = np.bincount(rows, minlength=size)
+        if counts.all():
+            break
+        # As transformers' warper does, keep the most probable token (all, if equal) of rows where none reaches ε.
+        lost = counts == 0
+        tops = scores[lost].max(axis=1)
+        check_tops(tops)
+        keep[lost] = scores[lost] == tops[:, None]
+
+    def at(values: npt.NDArray[np.float32], where: IntArray) -> FloatArray:
+        return values.reshape(-1)[where].astype(np.float64)
+
+    if shares is not None and step.unchanged:
+        logprobs = np.log(at(shares.numpy(), places))
+    else:
+        logprobs = at(step.logits.log_softmax(dim=-1).numpy(), places)
+    if step.removed is not None:  # so far without the banned tokens' share of the model's probability
+        one = counts.cumsum() - counts
+        normaliser = at(step.logits.numpy(), places[one]) - logprobs[one]
+        logprobs -= np.logaddexp(0.0, step.removed.double().numpy() - normaliser)[rows]
+    return Survivors(rows, places - rows * vocabulary, counts, at(scores, places), logprobs)
+
+
+def among_top(step: Step) -> Survivors | None:
+    """Take the survivors of scores on an accelerator in one read: at most 1/ε tokens of a row can reach ε.
+
+    None without ε, and if more tokens than that are equally probable and none reaches it: all may be drawn.
+    """
+    if step.epsilon is None:
+        return None
+    vocabulary = step.scores.shape[1]
+    width = min(vocabulary, math.floor(1 / step.epsilon) + 2)
+    values, tokens = step.scores.topk(width, dim=-1)
+    normaliser = step.scores.logsumexp(dim=-1)
+    logits, own = values, normaliser
+    if not step.unchanged:
+        logits, own = step.logits.gather(1, tokens), step.logits.logsumexp(dim=-1)
+    own = step.with_removed(own)
+    # Token ids are exact in float32 below 2^24.
+    read = torch.cat([values, logits, tokens.float(), normaliser[:, None], own[:, None]], dim=1).cpu().numpy()
+    top, raw, ids = (read[:, k * width : (k + 1) * width] for k in range(3))
+    check_tops(top[:, 0])
+    keep = top.astype(np.float64) >= read[:, -2:-1].astype(np.float64) + math.log(step.epsilon)
+    lost = ~keep[:, 0]
+    keep[lost] = top[lost] == top[lost, :1]
+    if width < vocabulary and keep[lost, -1].any():
+        return None
+    rows, columns = np.nonzero(keep)
+    order = np.lexsort((ids[rows, columns], rows))
+    rows, columns = rows[order], columns[order]
+    logprobs = raw[rows, columns].astype(np.float64) - read[rows, -1]
+    scores = top[rows, columns].astype(np.float64)
+    return Survivors(rows, ids[rows, columns].astype(np.int64), keep.sum(axis=1), scores, logprobs)
+
+
+def check_tops(tops: npt.NDArray[np.floating]) -> None:
+    """Refuse `tops`, the (U,) highest scores of rows, with NaN or +inf, or of a row without any token."""
+    empty = np.count_nonzero(tops == -np.inf)
+    broken = np.count_nonzero(~np.isfinite(tops)) - empty
+    if broken:
+        raise ValueError(f"the logits of {broken} prefixes hold NaN or +inf: run the model in float32 or bfloat16")
+    if empty:
+        raise ValueError(
+            f"the logits processors leave no token to draw for {empty} prefixes: loosen the constraints on the output"
+        )
 
 
 # In both, all rows share one ascending array, row + cumulative probability, so that one search serves every sample.
@@ -127,7 +289,7 @@ def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
     device, count = step.scores.device, len(row_of)
     rows, u = (torch.as_tensor(part, device=device) for part in (row_of, uniforms))
     groups = _groups(step, row_of)
-    parts = [_of_group(step.rows(start, end), rows[here] - start, u[here]) for start, end, here in groups]
+    parts = [_of_group(step.part(start, end), rows[here] - start, u[here]) for start, end, here in groups]
     drawn, tops = (torch.cat(column, dim=-1) for column in zip(*parts, strict=True))
     read = torch.cat([drawn, tops.expand(3, -1)], dim=1).cpu().numpy()
     check_tops(read[0, count:])
