@@ -12,9 +12,9 @@ from .config import integer, optional
 from .decision import Decision
 from .decoding import Texts
 from .generation.corpus import MapFunction
-from .generation.fingerprint import generation_signature, model_signature
-from .generation.guard import Caller, CheckedSignature, check_conflicts, check_output
-from .generation.request import read_request, source_texts, with_stop_strings
+from .generation.fingerprint import ModelSignature, generation_signature
+from .generation.guard import Caller, CheckedSignature, check_conflicts
+from .generation.request import read_request, source_texts
 from .recipe import Recipe, utility_specs
 from .sampling import Request, Samples
 from .sampling.base import Sampler
@@ -109,12 +109,11 @@ class ACPMBR:
         caller = Caller.find()
         with caller.streaming():
             tokenizer = self.generation_tokenizer  # refused before anything is drawn
-            check_output(model.config.model_type, generation_config)
-            check_conflicts(generation_config, model.generation_config, self.recipe.sampling.sampler, caller)
+            check_conflicts(model, generation_config, self.recipe.sampling.sampler, caller)
             request = read_request(
-                model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs
+                *(model, tokenizer, input_ids, logits_processor, stopping_criteria, generation_config),
+                *(inputs_tensor, stop_strings, model_kwargs),
             )
-            request = with_stop_strings(request, tokenizer, stop_strings)
             output = self._generate(request, sources, candidates, references)
             if caller.streamer is not None:
                 stream(caller.streamer, output, request.input_ids.shape[1])
@@ -244,7 +243,7 @@ class ACPMBR:
         if not drawn:
             return {}
         return {
-            "model": model_signature(request.model),
+            "model": ModelSignature(request.model),
             "sampling": self.recipe.sampling,
             "generation": generation_signature(request.generation_config, request.logits_processor),
         }

@@ -7,7 +7,7 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What has no effect here when a call sets it: its value when nobody asked for anything, and our name.
+# Settings of a call that have no effect: the values that ask for nothing, and the sampler's name for it.
 _OVERRULED: dict[str, tuple[tuple[float | None, ...], str | None]] = {
     "temperature": ((None, 1.0), "temperature"),
     "top_k": ((None, 0, 50), "top_k"),
@@ -51,8 +51,8 @@ class Caller:
     Args:
         options: its keywords.
         model: whose `generate` it is.
-        config: the GenerationConfig that it was given, as long as `generate` has not filled it up.
-        rows: how many sources it was given.
+        config: the GenerationConfig that it was given, before `generate` fills it up.
+        rows: number of sources it was given.
         streamer, assistant_model, synced_gpus: as given, else None.
     """
 
@@ -87,7 +87,7 @@ class Caller:
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Ends the streamer whatever happens: its reader must not wait for what never comes."""
+        """End the streamer whatever happens: its reader must not wait for what never comes."""
         try:
             yield
         finally:
@@ -96,10 +96,10 @@ class Caller:
 
 
 class CheckedSignature:
-    """The signature of a custom_generate callable, with a look at the call that asks for it.
+    """The signature of a custom_generate callable, which checks the call that asks for it.
 
-    `generate` reads the signature before any work. That is the moment to refuse what it would fail at halfway, with a
-    message of its own that does not help, or with a reader of the streamer who waits for ever.
+    `generate` reads the signature before any work: the moment to refuse what it would fail at halfway, with a message
+    that does not help or a reader of the streamer who waits forever.
     """
 
     def __get__(self, instance: ACPMBR | None, owner: type) -> inspect.Signature | None:
@@ -142,21 +142,27 @@ def _refusal(caller: Caller) -> str | None:
     )
 
 
-def check_conflicts(config: GenerationConfig, own: GenerationConfig, sampler: Sampler, caller: Caller) -> None:
-    """Settings of the caller that cannot hold raise, those that are overruled warn; the model's own do neither."""
+def check_conflicts(model: GenerativeModel, config: GenerationConfig, sampler: Sampler, caller: Caller) -> None:
+    """Raise for settings of the call that cannot hold and warn of overruled ones; the model's own do neither."""
+    own = model.generation_config
 
     def given(name: str) -> object:
-        """What this call asks for, beyond what the model says of itself."""
+        """Return what this call asks for beyond the model's own settings."""
         value = getattr(config, name, None)
         return value if name in caller.options or value != getattr(own, name, None) else None
 
-    several_beams = (config.num_beams or 1) > 1
-    if several_beams and given("num_beams"):
+    if model.config.model_type == "whisper" and config.return_dict_in_generate:
         raise ValueError(
-            f"num_beams={config.num_beams} conflicts with MBR, which draws its own candidates: leave it out; to choose "
-            "among the beams of a beam search give ACPMBR(sampler=GenerationConfig(num_beams=...))"
+            "return_dict_in_generate=True cannot be had with MBR on Whisper, whose generate takes the output apart: "
+            "leave it out, and with it logprob_threshold and return_token_timestamps, which ask for it "
+            "(return_segments=True gives the chosen segments)"
         )
-    if several_beams:
+    if (config.num_beams or 1) > 1:
+        if given("num_beams"):
+            raise ValueError(
+                f"num_beams={config.num_beams} conflicts with MBR, which draws its own candidates: leave it out; to "
+                "choose among the beams of a beam search give ACPMBR(sampler=GenerationConfig(num_beams=...))"
+            )
         _say_own_beams()
     if caller.assistant_model is not None or any(given(name) for name in _SINGLE_SAMPLES):
         raise ValueError(
@@ -170,24 +176,10 @@ def check_conflicts(config: GenerationConfig, own: GenerationConfig, sampler: Sa
             f"{', '.join(records)}=True cannot be honoured: MBR scores texts, not tokens. "
             "return_dict_in_generate=True gives an MBROutput with log-probabilities, utilities and matrices"
         )
-    _warn_of_overruled(sampler, given)
-
-
-def check_output(model_type: str, config: GenerationConfig) -> None:
-    """Whisper's own `generate` takes outputs apart tensor by tensor, which an MBROutput does not survive."""
-    if model_type == "whisper" and config.return_dict_in_generate:
-        raise ValueError(
-            "return_dict_in_generate=True cannot be had with MBR on Whisper, whose generate takes the output apart: "
-            "leave it out, and with it logprob_threshold and return_token_timestamps, which ask for it "
-            "(return_segments=True gives the chosen segments)"
-        )
-
-
-def _warn_of_overruled(sampler: Sampler, given: Callable[[str], object]) -> None:
     ignored = []
     for name, (unset, ours) in _OVERRULED.items():
-        here = getattr(getattr(sampler, "truncation", None), ours or "", getattr(sampler, ours or "", None))
         value = given(name)
+        here = getattr(getattr(sampler, "truncation", None), ours or "", getattr(sampler, ours or "", None))
         if value not in unset and value != here:
             ignored.append(f"{name}={value} ({'not used here' if here is None else f'here {here}'})")
     if ignored:
@@ -195,7 +187,7 @@ def _warn_of_overruled(sampler: Sampler, given: Callable[[str], object]) -> None
             f"sampling settings given to generate are ignored: {', '.join(ignored)}; ACPMBR samples by its own, "
             "so set them there",
             UserWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -29,7 +29,7 @@ class MBROutput(ModelOutput):
         texts: S lists of k texts.
         decisions: S Decisions: n-best, expected utilities of all candidates, observed scores, completed matrix, calls.
         candidates: S Candidates: unique texts, counts, token ids, log-probabilities.
-        references: S Candidates where pseudo-references were drawn or given apart, else None.
+        references: S Candidates if pseudo-references were drawn or given apart, else None.
         calls: scored pairs of each utility, over all sources.
         model_rows: decoder rows spent on sampling, over all sources.
         seconds: wall-clock time of each stage, over all sources.
@@ -46,11 +46,11 @@ class MBROutput(ModelOutput):
     seconds: Mapping[str, float] | None = None
 
     def observed_scores(self) -> list[FloatArray | None]:
-        """S matrices (unique candidates × unique pseudo-references) of the target's scores, NaN where not scored."""
+        """Return S matrices (unique candidates × pseudo-references) of the target's scores, NaN if not scored."""
         return [None if d.observed is None else d.observed.dense() for d in self.decisions or ()]
 
     def completed_scores(self) -> list[FloatArray | None]:
-        """S matrices of the target's scores as the decision was made from, with the unscored ones filled in."""
+        """Return S matrices of the target's scores as the decision was made from, with the unscored ones filled in."""
         return [decision.completed_matrix for decision in self.decisions or ()]
 
 
@@ -62,26 +62,37 @@ def assemble(
     model_rows: int,
     sampling_seconds: float,
 ) -> MBROutput:
-    """The chosen sequences, k of each source, and everything known about how they were chosen."""
-    k = request.generation_config.num_return_sequences or 1
-    chosen = [_exactly(k, decision) for decision in decisions]
-    device = request.input_ids.device
+    """Return the chosen sequences, k of each source, and everything known about how they were chosen."""
+    config, prompts = request.generation_config, request.input_ids
+    k = config.num_return_sequences or 1
     calls: dict[str, int] = {}
     seconds = {"sampling": sampling_seconds}
+    rows: list[list[int]] = []
+    scores: list[float] = []
+    texts: list[tuple[str, ...]] = []
     for decision in decisions:
         for name, count in decision.calls.items():
             calls[name] = calls.get(name, 0) + count
         for name, spent in decision.seconds.items():
             seconds[name] = seconds.get(name, 0.0) + spent
+        best = decision.nbest(k)
+        best += best[-1:] * (k - len(best))  # a tensor has k rows per source, distinct candidates may be fewer
+        texts.append(tuple(entry.text for entry in best))
+        scores += [entry.expected for entry in best]
+        for entry in best:
+            if decision.candidates.token_ids is not None:
+                rows.append(list(decision.candidates.token_ids[entry.index]))
+            else:
+                ids = list(tokenizer(entry.text, add_special_tokens=False)["input_ids"])
+                rows.append(ids if tokenizer.eos_token_id is None else [*ids, tokenizer.eos_token_id])
+    pads = (config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    pad = next(int(value) for value in pads if value is not None)
+    width = max(map(len, rows))
+    chosen = torch.tensor([ids + [pad] * (width - len(ids)) for ids in rows], dtype=prompts.dtype)
     return MBROutput(
-        sequences=_padded(request, tokenizer, decisions, chosen),
-        sequences_scores=torch.tensor(
-            [float(d.expected[index]) for d, indices in zip(decisions, chosen, strict=True) for index in indices],
-            device=device,
-        ),
-        texts=tuple(
-            tuple(d.candidates.texts[index] for index in indices) for d, indices in zip(decisions, chosen, strict=True)
-        ),
+        sequences=torch.cat([prompts.repeat_interleave(k, dim=0), chosen.to(prompts.device)], dim=1),
+        sequences_scores=torch.tensor(scores, device=prompts.device),
+        texts=tuple(texts),
         decisions=tuple(decisions),
         candidates=tuple(decision.candidates for decision in decisions),
         references=None if references is None else tuple(references),
@@ -96,40 +107,3 @@ def stream(streamer: BaseStreamer, output: MBROutput, prompt: int) -> None:
     if output.sequences is None or len(output.sequences) != 1:
         raise ValueError("a streamer takes one source and one sequence: call generate for each source by itself")
     streamer.put(output.sequences[0, prompt:].cpu())
-
-
-def _exactly(k: int, decision: Decision) -> list[int]:
-    """The k best; where fewer distinct candidates exist the last is repeated, since a tensor has k rows a source."""
-    best = [entry.index for entry in decision.nbest(k)]
-    return best + best[-1:] * (k - len(best))
-
-
-def _padded(
-    request: Request, tokenizer: Tokenizer, decisions: Sequence[Decision], chosen: Sequence[Sequence[int]]
-) -> torch.Tensor:
-    prompts = request.input_ids
-    rows = [
-        (source, _ids(decision.candidates, index, tokenizer))
-        for source, (decision, indices) in enumerate(zip(decisions, chosen, strict=True))
-        for index in indices
-    ]
-    width = max(len(ids) for _, ids in rows)
-    out = prompts.new_full((len(rows), prompts.shape[1] + width), _pad_id(request, tokenizer))
-    for row, (source, ids) in enumerate(rows):
-        out[row, : prompts.shape[1]] = prompts[source]
-        out[row, prompts.shape[1] : prompts.shape[1] + len(ids)] = torch.tensor(ids, dtype=out.dtype)
-    return out
-
-
-def _ids(candidates: Candidates, index: int, tokenizer: Tokenizer) -> list[int]:
-    if candidates.token_ids is not None:
-        return list(candidates.token_ids[index])
-    ids = list(tokenizer(candidates.texts[index], add_special_tokens=False)["input_ids"])
-    return ids if tokenizer.eos_token_id is None else [*ids, tokenizer.eos_token_id]
-
-
-def _pad_id(request: Request, tokenizer: Tokenizer) -> int:
-    for value in (request.generation_config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id):
-        if value is not None:
-            return int(value)
-    return 0
