@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ..types import GenerativeModel, Tokenizer
 
 
+_NO_LIMIT = 10**6  # tokenizers without a limit say something astronomical
+
+
 @dataclass(frozen=True)
 class Prompting:
     """How a source text becomes what the model reads.
@@ -34,7 +37,7 @@ class Prompting:
             raise ValueError(f"too_long must be 'cut' or 'refuse', got {self.too_long!r}")
 
     def fill(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
-        """The texts as the model reads them."""
+        """Return the texts as the model reads them."""
         filled = [self.prompt.replace("{source}", text) for text in texts]
         if self.chat:
             turns = [[{"role": "user", "content": text}] for text in filled]
@@ -52,7 +55,7 @@ def encode(
     too_long: str = "cut",
     max_new_tokens: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """A batch for `model`, on its device, padded on the right for an encoder and on the left for a decoder alone.
+    """Make a batch for `model`, on its device, padded on the right for an encoder and on the left for a decoder alone.
 
     Sources beyond the model's limit are cut, with a warning that counts them, or refused.
 
@@ -70,27 +73,23 @@ def encode(
     return {name: tensor.to(model.device) for name, tensor in batch.items()}
 
 
-def length_limit(tokenizer: Tokenizer, model: GenerativeModel, max_new_tokens: int = 0) -> int | None:
-    """How many tokens the model can read, by its own account and its tokenizer's; None where neither says."""
-    config = model.config.get_text_config()
-    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
-    known = [int(limit) for limit in limits if limit]
-    if model.config.is_encoder_decoder:
-        known = known[:1] if getattr(config, "relative_attention_num_buckets", None) is None else []
-    else:
-        known = [limit - max_new_tokens for limit in known]
-    if (tokens := getattr(tokenizer, "model_max_length", None)) and tokens < 10**6:
-        known.append(int(tokens))
-    return min(known) if known else None
-
-
 def _fitted(
     tokenizer: Tokenizer, texts: Sequence[str], model: GenerativeModel, how: Prompting, max_new_tokens: int
 ) -> list[str]:
-    """The texts, those that are too long cut at a token so that the filled prompt fits."""
-    limit = length_limit(tokenizer, model, max_new_tokens)
-    if limit is None:
+    """Return the texts, those that are too long cut at a token so that the filled prompt fits."""
+    # The model can read this number of tokens, by its own account and its tokenizer's.
+    config = model.config.get_text_config()
+    own = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    limits = [int(limit) for limit in own if limit]
+    if model.config.is_encoder_decoder:
+        limits = limits[:1] if getattr(config, "relative_attention_num_buckets", None) is None else []
+    else:
+        limits = [limit - max_new_tokens for limit in limits]
+    if (tokens := getattr(tokenizer, "model_max_length", None)) and tokens < _NO_LIMIT:
+        limits.append(int(tokens))
+    if not limits:
         return list(texts)
+    limit = min(limits)
     lengths = [
         len(ids)
         for ids in tokenizer(how.fill(tokenizer, texts), add_special_tokens=not how.chat, verbose=False)["input_ids"]
@@ -118,11 +117,3 @@ def _fitted(
             raise ValueError(f"the prompt alone has more than the model's {limit} tokens: shorten the prompt")
         fitting[row] = tokenizer.batch_decode([ids[:keep]], skip_special_tokens=True)[0]
     return fitting
-
-
-def language_token(tokenizer: Tokenizer, language: str) -> int | None:
-    """The token that stands for a language, to be forced as the first one; None if the tokenizer has none."""
-    if hasattr(tokenizer, "get_lang_id"):
-        return int(tokenizer.get_lang_id(language))
-    token = tokenizer.convert_tokens_to_ids(language)
-    return token if isinstance(token, int) and token != tokenizer.unk_token_id else None
