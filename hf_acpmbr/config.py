@@ -24,6 +24,10 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from .completion.base import Completer
+    from .completion.observation import Observation
+    from .decoding.base import Decoder
+    from .sampling.base import Sampler
     from .types import JSON
 
 T = TypeVar("T")
@@ -170,16 +174,13 @@ class Configured:
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
-    def label(cls) -> str:
-        """Return what messages call it."""
-        return cls.__name__
-
-    @classmethod
     def from_dict(cls: type[C], values: Mapping[str, object]) -> C:
         """Build it from a mapping of its fields; a name that is not one of them is refused."""
+        known = cls.field_names()
         for name in values:
-            if name not in cls.field_names():
-                raise ValueError(f"{name!r} is not a setting of {cls.label()}: {suggest(name, cls.field_names())}")
+            if name not in known:
+                label = repr(cls.name) if issubclass(cls, Stage) else cls.__name__
+                raise ValueError(f"{name!r} is not a setting of {label}: {suggest(name, known)}")
         return cls(**values)
 
     @classmethod
@@ -200,10 +201,8 @@ class Configured:
         return {name: describe(getattr(self, name)) for name in self.field_names()}
 
     def __str__(self) -> str:
-        return f"({self._fields()})"
-
-    def _fields(self) -> str:
-        return ",".join(f"{name}={text}" for name, text in self.parts().items())
+        fields = ",".join(f"{name}={text}" for name, text in self.parts().items())
+        return f"({fields})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -211,10 +210,6 @@ class Stage(Configured):
     """A variant of a stage, known by its name: {"name": ..., its fields}."""
 
     name: ClassVar[str]
-
-    @classmethod
-    def label(cls) -> str:
-        return repr(cls.name)
 
     @classmethod
     def from_object(cls, given: object) -> object:
@@ -228,7 +223,7 @@ class Stage(Configured):
         return {"name": self.name, **super().to_dict()}
 
     def __str__(self) -> str:
-        return f"{self.name}({self._fields()})" if self.field_names() else self.name
+        return f"{self.name}{super().__str__()}" if self.field_names() else self.name
 
 
 class FieldHelp(NamedTuple):
@@ -249,6 +244,45 @@ def describe_fields(settings: type[Configured]) -> list[FieldHelp]:
         text = "required" if default is dataclasses.MISSING else describe(default)
         found.append(FieldHelp(field.name, text, field.metadata.get("help", "")))
     return found
+
+
+# ---------------------------------------------------------------------------------------------------
+# Words for messages, signatures and JSON
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name."""
+    names = list(known)
+    if close := difflib.get_close_matches(name, names, n=1):
+        return f"did you mean {close[0]!r}?"
+    return f"choose one of {', '.join(names) or '(there are none)'}"
+
+
+def describe(value: object) -> str:
+    """Return a setting as one word of a signature: no white space, and no bar, which separates its parts."""
+    if value is None:
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(describe, value))
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() and abs(value) < _EXACT_INTEGERS else repr(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return _SEPARATING.sub(lambda match: f"%{ord(match.group()):02x}", text)
+
+
+def plain(name: str, value: object) -> JSON:
+    """Return a setting as JSON can hold it."""
+    if isinstance(value, Configured):
+        return value.to_dict()
+    if isinstance(value, (list, tuple)):
+        return [plain(name, item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(str(key), item) for key, item in value.items()}
+    raise ValueError(
+        f"{name} is a {type(value).__name__} object, which cannot be written as JSON: give it by name, or as a Stage"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -297,29 +331,26 @@ class Registry(Generic[S]):
         if name not in self._entries:
             raise ValueError(f"{self.kind} {name!r} is unknown: {suggest(name, self)}")
         found = _imported(self._entries[name])
-        if not (isinstance(found, type) and issubclass(found, self.base) and found.label() == repr(name)):
-            raise ValueError(
-                f"{self._entries[name]} must be a subclass of {self._expected()} with name = {name!r}, got {found!r}"
-            )
+        if not (isinstance(found, type) and issubclass(found, self.base) and found.__dict__.get("name") == name):
+            base = self._base.replace(":", ".")
+            raise ValueError(f"{self._entries[name]} must be a subclass of {base} with name = {name!r}, got {found!r}")
         return found
-
-    def field_names(self, name: str) -> list[str]:
-        """List the settings of a variant."""
-        return self.get(name).field_names()
 
     def having(self, field: str) -> list[str]:
         """List the variants that have a field."""
-        return [name for name in self if field in self.field_names(name)]
+        return [name for name in self if field in self.get(name).field_names()]
 
     def build(self, given: StageLike[S], **options: object) -> S:
         """Build a stage from its name, from {"name": ..., its fields}, or return it as it is."""
-        return self._built(self.kind, given, options)
+        return self.check(self.kind, given, **options)
 
-    def check(self, name: str, value: object) -> S:
-        """Build a stage from what users give: the check of a field that holds one of this kind."""
-        return self._built(name, value, {})
+    def check(self, label: str, given: object, /, **options: object) -> S:
+        """Build a stage from what users give: the check of a field that holds one of this kind.
 
-    def _built(self, name: str, given: object, options: Mapping[str, object]) -> S:
+        Args:
+            label: what messages call it.
+            options: settings that a name or a dict leaves open.
+        """
         if isinstance(given, str):
             return self.get(given).from_dict(options)
         if isinstance(given, Mapping):
@@ -332,14 +363,12 @@ class Registry(Generic[S]):
             return given
         other = self.base.from_object(given)
         if other is given:
+            base = self._base.replace(":", ".")
             raise ValueError(
-                f'{name} must be a name ({", ".join(self)}), {{"name": ..., its settings}} '
-                f"or an object of a subclass of {self._expected()}, got {given!r}"
+                f'{label} must be a name ({", ".join(self)}), {{"name": ..., its settings}} '
+                f"or an object of a subclass of {base}, got {given!r}"
             )
-        return self._built(name, other, options)
-
-    def _expected(self) -> str:
-        return self._base.replace(":", ".")
+        return self.check(label, other, **options)
 
 
 def _imported(place: str) -> type:
@@ -348,40 +377,52 @@ def _imported(place: str) -> type:
     return found
 
 
-# ---------------------------------------------------------------------------------------------------
-# Words for messages, signatures and JSON
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name."""
-    names = list(known)
-    if close := difflib.get_close_matches(name, names, n=1):
-        return f"did you mean {close[0]!r}?"
-    return f"choose one of {', '.join(names) or '(there are none)'}"
-
-
-def describe(value: object) -> str:
-    """Return a setting as one word of a signature: no white space, and no bar, which separates its parts."""
-    if value is None:
-        return "none"
-    if isinstance(value, (list, tuple)):
-        return "+".join(map(describe, value))
-    if isinstance(value, float):
-        return repr(int(value)) if value.is_integer() and abs(value) < _EXACT_INTEGERS else repr(value)
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return _SEPARATING.sub(lambda match: f"%{ord(match.group()):02x}", text)
-
-
-def plain(name: str, value: object) -> JSON:
-    """Return a setting as JSON can hold it."""
-    if isinstance(value, Configured):
-        return value.to_dict()
-    if isinstance(value, (list, tuple)):
-        return [plain(name, item) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(str(key), item) for key, item in value.items()}
-    raise ValueError(
-        f"{name} is a {type(value).__name__} object, which cannot be written as JSON: give it by name, or as a Stage"
-    )
+# One line per variant. Utilities have their own table (`scoring/load.py`).
+SAMPLERS: Registry[Sampler] = Registry(
+    "sampler",
+    "sampling.base:Sampler",
+    {
+        "auto": "sampling.automatic:Automatic",
+        "prefix-sharing": "sampling.prefix_sharing:PrefixSharing",
+        "chunked": "sampling.loops:Chunked",
+        "beam-search": "sampling.loops:BeamSearch",
+    },
+)
+OBSERVATIONS: Registry[Observation] = Registry(
+    "observation",
+    "completion.observation:Observation",
+    {"balanced": "completion.observation:Balanced", "uniform": "completion.observation:Uniform"},
+)
+COMPLETERS: Registry[Completer] = Registry(
+    "completer",
+    "completion.base:Completer",
+    {
+        "als": "completion.als:ALS",
+        "agreement-als": "completion.als:AgreementALS",
+        "transfer": "completion.transfer:Transfer",
+    },
+)
+DECODERS: Registry[Decoder] = Registry(
+    "decoder",
+    "decoding.base:Decoder",
+    {
+        "rounds": "decoding.rounds.decoder:RoundsMBR",
+        "acpmbr": "decoding.pmbr:AgreementPMBR",
+        "mbr": "decoding.exact:MBR",
+        "pmbr": "decoding.pmbr:PMBR",
+        "distilled-mbr": "decoding.exact:DistilledMBR",
+        "map": "decoding.exact:MAP",
+        "oracle": "decoding.exact:Oracle",
+        "n-by-s": "decoding.sampled_references:NByS",
+        "pruning": "decoding.pruning:PruningMBR",
+        "halving": "decoding.halving:HalvingMBR",
+        "aggregation": "decoding.aggregation:AggregationMBR",
+        "centroid": "decoding.centroid:CentroidMBR",
+        "model-based": "decoding.model_based:ModelBasedMBR",
+        "coarse-to-fine": "decoding.coarse_to_fine:CoarseToFine",
+        "qe": "decoding.qe:QERerank",
+        "qe-filter": "decoding.qe:QEFilterMBR",
+        "diverse": "decoding.diverse:DiverseMBR",
+        "ensemble": "decoding.ensemble:EnsembleMBR",
+    },
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from .matrix import ObservedScores, Pairs
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .decoding.gain import Gain
+    from .decoding.base import Gain
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,16 @@ class Completed:
     def status(self) -> str:
         ended = "converged" if self.completion.converged else "stopped"
         return f"completed, {ended} after {self.completion.sweeps} sweeps"
+
+
+class _Text:
+    """A field whose text is made when it is first read."""
+
+    def __get__(self, decision: Decision, owner: type[Decision]) -> str:
+        return str(decision.__dict__["_signature"])
+
+    def __set__(self, decision: Decision, value: Signature | str) -> None:
+        decision.__dict__["_signature"] = value
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +134,10 @@ class Decision:
         """The chosen text."""
         return self.candidates.texts[self.index]
 
+    def list_best(self, k: int) -> None:
+        """Set how many `nbest()` lists if it is not told."""
+        object.__setattr__(self, "nbest_size", k)
+
     def nbest(self, k: int | None = None) -> list[Ranked]:
         """The k best different candidates (default: as many as were asked for, or all), best first."""
         k = optional(integer(1))("nbest", self.nbest_size if k is None else k)
@@ -156,17 +170,32 @@ class Decision:
         )
 
 
-class Signature:
-    """Ordered `key:value` parts, joined by bars; no value has white space or a bar."""
+Decision.signature = _Text()  # type: ignore[assignment]  # set here, or it would be taken for the default
 
-    def __init__(self, parts: Mapping[str, object] | None = None) -> None:
-        self._parts = {"hf_acpmbr": __version__, **{key: describe(value) for key, value in (parts or {}).items()}}
+
+@dataclass(frozen=True)
+class Signature:
+    """Ordered `key:value` parts, joined by bars; no value has white space or a bar.
+
+    Args:
+        parts: a mapping, or a function that makes it when the text is first asked for.
+    """
+
+    parts: Mapping[str, object] | Callable[[], Mapping[str, object]]
+
+    @cached_property
+    def text(self) -> str:
+        parts = self.parts() if callable(self.parts) else self.parts
+        return "|".join(f"{key}:{describe(value)}" for key, value in {"hf_acpmbr": __version__, **parts}.items())
 
     def __str__(self) -> str:
-        return "|".join(f"{key}:{value}" for key, value in self._parts.items())
+        return self.text
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (self.text,)
 
 
 def nested_signature(signature: str) -> str:
-    """A signature as one value of another: chrF2|case:mixed|nc:6 → chrF2[case:mixed,nc:6]."""
+    """Write a signature as one value of another: chrF2|case:mixed|nc:6 → chrF2[case:mixed,nc:6]."""
     name, *settings = signature.split("|")
     return f"{name}[{','.join(settings)}]" if settings else name

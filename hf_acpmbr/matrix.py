@@ -48,7 +48,8 @@ class Pairs:
     @classmethod
     def full(cls, shape: tuple[int, int]) -> Pairs:
         """Every entry."""
-        return cls.from_flat(np.arange(shape[0] * shape[1], dtype=np.int64), shape)
+        n, m = shape
+        return cls(np.repeat(np.arange(n), m), np.tile(np.arange(m), n), shape)
 
     @classmethod
     def from_flat(cls, flat: IntArray, shape: tuple[int, int]) -> Pairs:
@@ -82,7 +83,7 @@ class ObservedScores:
         values = np.asarray(self.values)
         if values.dtype != np.float32:
             values = values.astype(np.float64, copy=False)
-        if values.shape != (len(self.pairs),):
+        if values.shape != self.pairs.rows.shape:
             raise ValueError(f"values has shape {values.shape}, expected ({len(self.pairs)},): one for each pair")
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .generation.output import MBROutput
     from .types import GenerativeModel, Tokenizer
 
+_NBEST = optional(integer(1))
+
 
 class ACPMBR:
     """MBR decoding with a target utility and, where given, its distilled versions.
@@ -66,15 +68,21 @@ class ACPMBR:
         **keywords: object,
     ) -> None:
         self.tokenizer = tokenizer
-        self.recipe = _recipe(recipe, target, distilled, seed, keywords)
+        if isinstance(recipe, Recipe):
+            decides, guides = utility_specs(recipe.target if target is None else target, distilled or recipe.distilled)
+            seed = recipe.seed if seed is None else seed
+            changed = dataclasses.replace(recipe, target=decides, distilled=guides, seed=seed)
+            self.recipe = changed.changed(**keywords)
+        elif isinstance(recipe, str):
+            self.recipe = Recipe.named(recipe, target=target, distilled=distilled, seed=seed or 0, **keywords)
+        else:
+            raise TypeError(f"recipe must be a name or a Recipe, got {type(recipe).__name__}")
         self.decoder = self.recipe.decoder
         self.decoder.check_utilities(self.recipe.target is not None, len(self.recipe.distilled))
-        self.target: Utility | None = (
-            None if self.recipe.target is None else self.recipe.target.load(trust_remote_code=trust_remote_code)
-        )
-        self.guides: tuple[Utility, ...] = tuple(
-            guide.load(trust_remote_code=trust_remote_code) for guide in self.recipe.distilled
-        )
+        specs = (self.recipe.target, *self.recipe.distilled)
+        loaded = [None if spec is None else spec.load(trust_remote_code=trust_remote_code) for spec in specs]
+        self.target: Utility | None = loaded[0]
+        self.guides: tuple[Utility, ...] = tuple(guide for guide in loaded[1:] if guide is not None)
 
     def __call__(
         self,
@@ -182,14 +190,16 @@ class ACPMBR:
         for name, given in (("sources", sources), ("references", references)):
             if isinstance(given, str) or (given is not None and len(given) != len(candidates)):
                 raise ValueError(f"{name} must have one entry for each of the {len(candidates)} lists of candidates")
-        listed = optional(integer(1))("nbest", nbest)
+        listed = _NBEST("nbest", nbest)
         for source in sources or ():
             if source is not None and not isinstance(source, str):
                 raise TypeError(f"source is {type(source).__name__}, expected str")
         nothing = [None] * len(candidates)
         pools = [Candidates.of(texts) for texts in candidates]
         decisions = self._decide_all(pools, sources or nothing, references or nothing)
-        return [dataclasses.replace(d, nbest_size=listed or d.nbest_size or 1) for d in decisions]
+        for decision in decisions:
+            decision.list_best(listed or decision.nbest_size or 1)
+        return decisions
 
     def _decide_all(
         self,
@@ -250,23 +260,6 @@ class ACPMBR:
 
     def __repr__(self) -> str:
         return f"ACPMBR(decoder={self.decoder.name!r}, target={self.target!r}, distilled={list(self.guides)!r})"
-
-
-def _recipe(
-    recipe: str | Recipe,
-    target: UtilityLike | None,
-    distilled: UtilityLike | Sequence[UtilityLike],
-    seed: int | None,
-    keywords: dict[str, object],
-) -> Recipe:
-    """The recipe, by name or given, with the utilities and settings of this call."""
-    if isinstance(recipe, str):
-        return Recipe.named(recipe, target=target, distilled=distilled, seed=seed or 0, **keywords)
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe must be a name or a Recipe, got {type(recipe).__name__}")
-    specs = utility_specs(recipe.target if target is None else target, distilled or recipe.distilled)
-    seed = recipe.seed if seed is None else seed
-    return dataclasses.replace(recipe, target=specs[0], distilled=specs[1], seed=seed).changed(**keywords)
 
 
 def _given(name: str, texts: Sequence[Texts], request: Request) -> list[Candidates]:

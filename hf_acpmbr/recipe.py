@@ -1,24 +1,153 @@
-"""Recipe: everything that a decoding run depends on besides its inputs, as a tree of the stages' own settings."""
+"""Recipe: everything that a decoding run depends on besides its inputs, as a tree of the stages' own settings.
+
+Here are also what a run may spend (`Budget`, and `Level` for the named recipes) and `KEYWORDS`, the settings that
+`ACPMBR` and `Recipe.named` take by name: each is a path into the tree.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .budget import PAPER_SAMPLES, Level
-from .config import Configured, integer, nested, optional, setting, several, suggest
-from .decoding.base import Decoder
+from .config import (
+    COMPLETERS,
+    DECODERS,
+    OBSERVATIONS,
+    SAMPLERS,
+    C,
+    Configured,
+    Registry,
+    integer,
+    nested,
+    number,
+    optional,
+    setting,
+    several,
+    suggest,
+)
 from .files import write_atomically
-from .keywords import KEYWORDS, RENAMED, replaced, set_completer
-from .registry import DECODERS, SAMPLERS
-from .sampling.base import Sampler
 from .scoring import UtilityLike, UtilitySpec, distilled_partners
 
+if TYPE_CHECKING:
+    from .decoding.base import Decoder
+    from .sampling.base import Sampler
+    from .types import JSON
+
 RECIPE_NAME = "mbr_recipe.json"
+# N = M in the paper's experiments; its reduction rates mean these many scores per row.
+PAPER_SAMPLES = 1024
+# Added before rounding down, so that 0.1 · 30 pairs are 3.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Budget(Configured):
+    """How many of the pairs a utility may score: a reduction rate or a number of scores per row, not both.
+
+    Both count the candidates *drawn*, duplicates included, so the cost is never above the paper's; if there are fewer
+    unique pairs, all of them are scored and nothing needs to be completed.
+    """
+
+    reduction: float | None = setting(
+        None, optional(number(1, note="1 scores every pair")), help="r, the paper's rate: one pair in r."
+    )
+    scores_per_row: float | None = setting(
+        None,
+        optional(number(0, above=True)),
+        help="this number of scores per candidate, so r = M / scores_per_row. Unlike r it keeps its meaning for any N. "
+        "With N = M = 1,024 the paper's Low has 32 target scores per row and its High 1, and so they have with N = 64.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.reduction is None) == (self.scores_per_row is None):
+            raise ValueError(
+                "a budget is either reduction or scores_per_row, two ways to say one thing: got "
+                f"reduction={self.reduction} and scores_per_row={self.scores_per_row}"
+            )
+
+    def to_dict(self) -> dict[str, JSON]:
+        return {name: value for name, value in super().to_dict().items() if value is not None}
+
+    def pairs(self, unique: tuple[int, int], drawn: tuple[int, int] | None = None) -> int:
+        """Return how many pairs of a `unique` (N, M) matrix to score, at least 1; `drawn` counts the duplicates too."""
+        n, m = unique
+        drawn_n, drawn_m = drawn or unique
+        wanted = drawn_n * drawn_m / self.rate(drawn_m)
+        return max(1, min(int(wanted + _ROUNDING), n * m))
+
+    def rate(self, columns: int) -> float:
+        """Return the reduction rate that this budget amounts to with `columns` pseudo-references drawn."""
+        return self.reduction if self.reduction is not None else max(1.0, columns / (self.scores_per_row or 1.0))
+
+    def __str__(self) -> str:
+        return f"r{self.reduction:g}" if self.reduction is not None else f"{self.scores_per_row:g}/row"
+
+
+def budget_each(budgets: tuple[Budget, ...], guides: int) -> tuple[Budget, ...]:
+    """Return the budget of every guide, from one for all or one for each."""
+    if guides and len(budgets) not in (1, guides):
+        raise ValueError(f"guide_budgets has {len(budgets)} budgets for {guides} guides: give one or one each")
+    return budgets if len(budgets) == guides else budgets[:1] * guides
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a named recipe may spend and how closely it follows the paper, in scores per row with 1,024 samples.
+
+    Args:
+        target: target scores per row beside a guide; without one there is twice as much to spend.
+        guide: scores per row of a guide as cheap as BLEURT-20-D3; other known guides have their own.
+        agreement: γ.
+        name: the paper's level, for the rates of known guides.
+        paper: to the letter: its AC-ALS, reduction rates, uniform masks, no centring, its tolerance.
+        max_regret: where rounds may stop before their budget is spent; see `RoundsMBR`.
+    """
+
+    target: float
+    guide: float
+    agreement: float
+    name: str
+    paper: bool = False
+    max_regret: str | None = None
+
+    def budget(self, scores: float) -> Budget:
+        """Make a budget of `scores` per row: the paper's is a reduction rate."""
+        return Budget(reduction=PAPER_SAMPLES / scores) if self.paper else Budget(scores_per_row=scores)
+
+    @property
+    def alone(self) -> Budget:
+        """The target's budget if nothing is spent on guides."""
+        return self.budget(2 * self.target)
+
+    def with_guides(self, guides: int) -> dict[str, object]:
+        """Make the budgets of a decoder that can use guides."""
+        return {
+            "budget": self.budget(self.target if guides else 2 * self.target),
+            "guide_budgets": (self.budget(self.guide),),
+        }
+
+    @property
+    def completer(self) -> dict[str, object]:
+        """What it sets in completers that have such fields."""
+        paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if self.paper else {}
+        return {"agreement": self.agreement, **paper}
+
+
+# As in the paper: target scores per row beside a guide, those of D3, and γ.
+_LOW, _HIGH = (32, 512, 0.1, "low"), (1, 16, 1.0, "high")
+NAMED = {
+    "auto": Level(*_LOW, max_regret="auto"),
+    "fast": Level(*_HIGH),
+    "thorough": Level(*_LOW),
+    "paper-low": Level(*_LOW, paper=True),
+    "paper-high": Level(*_HIGH, paper=True),
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +162,7 @@ class Sampling(Configured):
     )
     sampler: Sampler = nested(
         SAMPLERS.check,
-        lambda: SAMPLERS.build("auto"),
+        lambda: SAMPLERS.get("auto")(),
         help="how they are drawn; the paper's is ε-sampling with ε = 0.02 and nothing else.",
     )
     references_sampler: Sampler | None = setting(
@@ -47,7 +176,7 @@ class Recipe(Configured):
 
     decoder: Decoder = nested(
         DECODERS.check,
-        lambda: DECODERS.build("acpmbr"),
+        lambda: DECODERS.get("acpmbr")(),
         help="with everything inside it: completer, observation, budgets (`hf_acpmbr.decoding`).",
     )
     sampling: Sampling = nested(Sampling.check, Sampling, help="how candidates come about.")
@@ -65,12 +194,9 @@ class Recipe(Configured):
         target: UtilityLike | None = None,
         distilled: UtilityLike | Sequence[UtilityLike] = (),
         seed: int = 0,
-        decoder: object = None,
-        completer: object = None,
-        observation: object = None,
         **keywords: object,
     ) -> Recipe:
-        """A recipe by name for these utilities, changed by keywords (those of `ACPMBR`).
+        """Make a recipe by name for these utilities, changed by keywords (those of `ACPMBR`).
 
         "fast": 1 target score per candidate and 16 of a guide of BLEURT-20-D3's cost, without a guide 2; "thorough": 32
         and 512, without a guide 64; "auto": at most what "thorough" spends, less where the choice is clear before
@@ -78,22 +204,28 @@ class Recipe(Configured):
         """
         if name not in NAMED:
             raise ValueError(f"recipe {name!r} is unknown: {suggest(name, NAMED)}")
-        specs = utility_specs(target, distilled)
-        chosen = default_decoder(NAMED[name], *specs, decoder, completer, observation, set_completer(keywords))
-        return cls(chosen, Sampling(), *specs, seed).changed(**keywords)
+        decides, guides = utility_specs(target, distilled)
+        level = NAMED[name]
+        for partner in distilled_partners(decides.name) if decides is not None and guides else ():
+            if [guide.name for guide in guides] == [partner.name]:  # the paper's rate for a known pair, else D3's
+                level = dataclasses.replace(level, guide=PAPER_SAMPLES / getattr(partner, level.name))
+        recipe = cls(_decoder(level, len(guides), keywords), Sampling(), decides, guides, seed)
+        return recipe.changed(**keywords) if keywords else recipe
 
     def changed(self, **keywords: object) -> Recipe:
-        """The same with other settings, by `ACPMBR`'s keywords; a keyword that no stage here takes is refused."""
-        recipe = self
+        """Return it with other settings, by `ACPMBR`'s keywords; a keyword that no stage here takes is refused."""
         for one, other in (("reduction", "scores_per_row"), ("distilled_reduction", "distilled_scores_per_row")):
             if one in keywords and other in keywords:
                 raise ValueError(f"{one} and {other} are two ways to say one thing: give one of them")
-        for keyword in sorted(keywords, key=lambda key: list(KEYWORDS).index(key) if key in KEYWORDS else -1):
+        for keyword in keywords:
             if keyword in RENAMED:
                 raise ValueError(f"{keyword}= is now {RENAMED[keyword]}=, which takes a GenerationConfig too")
             if keyword not in KEYWORDS:
                 raise ValueError(f"{keyword!r} is not a setting: {suggest(keyword, KEYWORDS)}")
-            recipe = replaced(recipe, KEYWORDS[keyword], keywords[keyword], keyword)
+        recipe = self
+        for keyword, path in KEYWORDS.items():
+            if keyword in keywords:
+                recipe = _replaced(recipe, path, keywords[keyword], keyword, "recipe")
         return recipe
 
     def to_json(self) -> str:
@@ -125,71 +257,93 @@ class Recipe(Configured):
         return cls.from_json(path.read_text(encoding="utf-8"))
 
 
-_LOW, _HIGH = (32, 512, 0.1, "low"), (1, 16, 1.0, "high")
-NAMED = {
-    "auto": Level(*_LOW, max_regret="auto"),
-    "fast": Level(*_HIGH),
-    "thorough": Level(*_LOW),
-    "paper-low": Level(*_LOW, paper=True),
-    "paper-high": Level(*_HIGH, paper=True),
-}
-
-
 def utility_specs(
     target: UtilityLike | None, distilled: UtilityLike | Sequence[UtilityLike]
 ) -> tuple[UtilitySpec | None, tuple[UtilitySpec, ...]]:
-    """Target and guides as settings; "auto" among the guides is the target's known distilled version."""
+    """Return target and guides as settings; "auto" among the guides is the target's known distilled version."""
     decides = None if target is None else UtilitySpec.of(target)
     listed = [] if distilled is None else list(distilled) if isinstance(distilled, (list, tuple)) else [distilled]
-    guides = []
-    for given in listed:
-        guide = UtilitySpec.of(given)
+    guides = [UtilitySpec.of(given) for given in listed]
+    for k, guide in enumerate(guides):
         if guide.name == "auto":
-            known = distilled_partners("" if decides is None else decides.name)
+            name = None if decides is None else decides.name
+            known = distilled_partners(name or "")
             if not known:
-                name = None if decides is None else decides.name
                 raise ValueError(f"distilled='auto' knows no distilled version of {name!r}: name one, or leave it out")
-            guide = UtilitySpec(known[0].name, guide.options)
-        guides.append(guide)
+            guides[k] = UtilitySpec(known[0].name, guide.options)
     return decides, tuple(guides)
 
 
-def default_decoder(
-    level: Level,
-    target: UtilitySpec | None,
-    guides: tuple[UtilitySpec, ...],
-    decoder: object,
-    completer: object,
-    observation: object,
-    completes: bool,
-) -> Decoder:
-    """The one place where defaults are decided, by what is known: the utilities, and what the caller has chosen.
+def _decoder(level: Level, guides: int, keywords: dict[str, object]) -> Decoder:
+    """Choose the decoder: the one place where defaults are decided, by the level, the guides and what the caller said.
 
-    Without a decoder it is "rounds"; where the paper or a setting of a completer is asked for (`completes`), one that
-    completes.
+    It is "rounds" by default; if the paper or a setting of a completer is asked for, one that completes. The keywords
+    that it has taken are removed.
     """
-    if decoder is None:
-        completes = completes or level.paper or completer is not None or observation is not None
-        decoder = "rounds" if not completes else "acpmbr" if guides else "pmbr"
-    stages = {"completer": completer, "observation": observation}
-    if not isinstance(decoder, str):
-        return _with_stages(DECODERS.check("decoder", decoder), stages)
-    level = dataclasses.replace(level, guide=_guide_scores(level, target, guides))
-    kind = DECODERS.get(decoder)
-    taken = {name: stages.pop(name) for name in list(stages) if name in kind.field_names()}
-    made = kind.at(level, len(guides), {name: value for name, value in taken.items() if value is not None})
-    return _with_stages(made, stages)
+    given = keywords.pop("decoder", None)
+    for stage in _STAGES_INSIDE:
+        if keywords.get(stage) is None:
+            keywords.pop(stage, None)
+    if given is None:
+        completes = any(KEYWORDS.get(name, ())[:2] in (_COMPLETER, _OBSERVATION) for name in keywords)
+        given = "rounds" if not (completes or level.paper) else "acpmbr" if guides else "pmbr"
+    if not isinstance(given, str):
+        return DECODERS.check("decoder", given)
+    kind = DECODERS.get(given)
+    taken = [name for name in _STAGES_INSIDE if name in keywords and name in kind.field_names()]
+    return kind.at(level, guides, {name: keywords.pop(name) for name in taken})
 
 
-def _with_stages(decoder: Decoder, stages: Mapping[str, object]) -> Decoder:
-    for name, value in stages.items():
-        if value is not None:
-            decoder = replaced(decoder, (name,), value, name, "decoder")
-    return decoder
+# ---------------------------------------------------------------------------------------------------
+# Keywords
+
+# Keywords that hold a stage of a decoder; None chooses none.
+_STAGES_INSIDE = ("completer", "observation")
+_SAMPLER, _COMPLETER, _OBSERVATION = ("sampling", "sampler"), ("decoder", "completer"), ("decoder", "observation")
+# The path of each keyword into the recipe, in the order in which they apply.
+KEYWORDS: dict[str, tuple[str, ...]] = {
+    "num_candidates": ("sampling", "num_candidates"),
+    "num_references": ("sampling", "num_references"),
+    "sampler": _SAMPLER,
+    "references_sampler": ("sampling", "references_sampler"),
+    "max_rows": (*_SAMPLER, "max_rows"),
+    **{name: (*_SAMPLER, "truncation", name) for name in ("epsilon", "temperature", "top_k", "top_p", "min_p")},
+    "decoder": ("decoder",),
+    "completer": _COMPLETER,
+    "observation": _OBSERVATION,
+    "reduction": ("decoder", "budget", "reduction"),
+    "scores_per_row": ("decoder", "budget", "scores_per_row"),
+    "distilled_reduction": ("decoder", "guide_budgets", "reduction"),
+    "distilled_scores_per_row": ("decoder", "guide_budgets", "scores_per_row"),
+    "max_regret": ("decoder", "max_regret"),
+    "confidence": ("decoder", "confidence"),
+    "time_limit": ("decoder", "time_limit"),
+    **{name: (*_COMPLETER, name) for name in ("rank", "regularization", "agreement", "max_sweeps")},
+    **{name: (*_COMPLETER, name) for name in ("tolerance", "absolute_tolerance", "center")},
+}
+# Keywords of earlier versions.
+RENAMED = {"generation_config": "sampler", "references_config": "references_sampler"}
 
 
-def _guide_scores(level: Level, target: UtilitySpec | None, guides: tuple[UtilitySpec, ...]) -> float:
-    """Scores per row of the guide: the paper's for a known pair of utilities, else D3's."""
-    known = distilled_partners("" if target is None else target.name)
-    rates = [getattr(partner, level.name) for partner in known if [partner.name] == [guide.name for guide in guides]]
-    return PAPER_SAMPLES / rates[0] if rates else level.guide
+def _replaced(stage: C, path: Sequence[str], value: object, keyword: str, kind: str) -> C:
+    """Return `stage` with the setting at the end of `path` replaced, all checks made anew."""
+    first, *rest = path
+    current = getattr(stage, first, None)
+    if first not in stage.field_names():
+        what = f"{kind} {getattr(stage, 'name', type(stage).__name__)!r}"
+        tables: tuple[Registry[Any], ...] = (DECODERS, COMPLETERS, OBSERVATIONS, SAMPLERS)
+        takers = [name for table in tables if table.kind == kind for name in table.having(first)]
+        remedy = f"{kind}s that take it: {', '.join(takers)}" if takers else "leave it out"
+        raise ValueError(f"{keyword} is not a setting of {what}; {remedy}")
+    if rest and isinstance(current, tuple):  # one value for all, or one each
+        values = value if isinstance(value, (list, tuple)) else [value]
+        value = tuple(Budget.from_dict({rest[0]: each}) for each in values)
+    elif rest and isinstance(current, Budget):
+        value = Budget.from_dict({rest[0]: value})
+    elif rest and isinstance(current, Configured):
+        value = _replaced(current, rest, value, keyword, first)
+    elif first == "sampler" and isinstance(value, str) and isinstance(current, Configured):
+        # Another way to draw from the same distribution.
+        shared = {"truncation", "max_rows"} & {*SAMPLERS.get(value).field_names()} & {*current.field_names()}
+        value = SAMPLERS.build(value, **{name: getattr(current, name) for name in shared})
+    return dataclasses.replace(stage, **{first: value})

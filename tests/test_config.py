@@ -13,8 +13,17 @@ import pytest
 
 from hf_acpmbr import ACPMBR, Recipe
 from hf_acpmbr.cli.main import main
-from hf_acpmbr.config import Configured, Registry, describe_fields, integer, setting
-from hf_acpmbr.registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
+from hf_acpmbr.config import (
+    COMPLETERS,
+    DECODERS,
+    OBSERVATIONS,
+    SAMPLERS,
+    Configured,
+    Registry,
+    describe_fields,
+    integer,
+    setting,
+)
 from hf_acpmbr.sampling import Truncation
 
 VARIANTS = [(table, name) for table in (SAMPLERS, OBSERVATIONS, COMPLETERS, DECODERS) for name in table]

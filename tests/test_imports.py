@@ -15,21 +15,19 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hf_acpmbr"
 
 # Every part of the package, and which others it may import besides those that all share. From the bottom up.
-SHARED = {"version", "types", "files", "config", "candidates", "matrix", "budget", "registry"}
-BELOW_MBR = {"sampling", "scoring", "completion", "decoding", "decision", "recipe", "keywords"}
+SHARED = {"version", "types", "files", "config", "candidates", "matrix"}
+BELOW_MBR = {"sampling", "scoring", "completion", "decoding", "decision", "recipe"}
 ALLOWED: dict[str, set[str]] = {
-    **{name: set() for name in ("version", "types", "files", "config", "matrix", "engines", "differences", "embedded")},
-    "budget": set(),
+    **{name: set() for name in ("version", "types", "files", "matrix", "engines", "differences", "embedded")},
+    "config": {"sampling", "completion", "decoding"},  # for its types alone
     "candidates": {"engines"},
-    "registry": {"sampling", "completion", "decoding"},  # for its types alone
     "sampling": set(),
     "scoring": {"metrics"},  # `load` reads what kind of checkpoint a folder is
     "metrics": {"scoring", "embedded"},
     "completion": set(),
     "decision": {"decoding", "completion"},  # for its types alone
-    "decoding": {"scoring", "completion", "decision"},
-    "keywords": {"decoding"},
-    "recipe": {"decoding", "keywords", "sampling", "scoring"},
+    "decoding": {"scoring", "completion", "decision", "recipe"},
+    "recipe": {"decoding", "sampling", "scoring"},  # of decoding and sampling the types alone
     "mbr": {*BELOW_MBR, "generation"},
     "generation": {*BELOW_MBR, "mbr", "embedded"},
     "runs": {*BELOW_MBR, "mbr", "generation"},

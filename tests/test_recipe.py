@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_acpmbr import ACPMBR, Recipe, load_utility
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import AgreementALS
+from hf_acpmbr.config import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
 from hf_acpmbr.decoding import HalvingMBR
-from hf_acpmbr.keywords import KEYWORDS
-from hf_acpmbr.recipe import NAMED
-from hf_acpmbr.registry import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
+from hf_acpmbr.recipe import KEYWORDS, NAMED, Budget
 from hf_acpmbr.scoring import UtilitySpec
 
 POOL = ["the cat sat", "a cat sat", "the cat sat", "the cat sat down", "dogs run fast", "the cats sat", "a dog sat"]

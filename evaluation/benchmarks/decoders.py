@@ -26,11 +26,11 @@ from evaluation.benchmarks.candidate_lists import candidate_lists
 from evaluation.benchmarks.matrices import load_cases
 from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix, mean_and_error, regret
 from hf_acpmbr import ACPMBR, Candidates, load_utility
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
 from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import DECODERS, PMBR, AgreementPMBR, Decoder
+from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import MatrixUtility, Utility
 
 SENTENCES = [

@@ -164,10 +164,10 @@ def our_work(task: Task) -> Work:
     """Set up the task for hf_acpmbr, with the same settings."""
     import torch
 
-    from hf_acpmbr.budget import Budget
     from hf_acpmbr.completion import ALS
     from hf_acpmbr.completion.observation import Uniform
     from hf_acpmbr.decoding import MBR, PMBR, AggregationMBR, PruningMBR
+    from hf_acpmbr.recipe import Budget
 
     torch.set_num_threads(1)
     kind = task["kind"]

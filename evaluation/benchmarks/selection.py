@@ -27,7 +27,6 @@ from scipy.special import ndtr
 from evaluation.assets import BUILTIN, DATA_OR_BUILTIN_HELP, find
 from evaluation.benchmarks.matrices import MatrixCase, load_cases, stored
 from evaluation.benchmarks.measures import Floats, cpu_seconds, mean_and_error
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
 from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.completion.transfer import Transfer
@@ -41,6 +40,7 @@ from hf_acpmbr.decoding import (
     PruningMBR,
     RoundsMBR,
 )
+from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import MatrixUtility
 
 Measured = dict[str, float]

@@ -11,10 +11,10 @@ from typing import Any
 
 from evaluation.wmt.settings import BlockSettings, EvaluationSettings
 from hf_acpmbr import Recipe
-from hf_acpmbr.budget import PAPER_SAMPLES, Budget
 from hf_acpmbr.completion import AgreementALS
 from hf_acpmbr.config import Configured
 from hf_acpmbr.decoding import PMBR, AgreementPMBR, Decoder
+from hf_acpmbr.recipe import PAPER_SAMPLES, Budget
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from hf_acpmbr.config import (
     several,
     suggest,
 )
-from hf_acpmbr.keywords import KEYWORDS
-from hf_acpmbr.recipe import NAMED, Sampling
+from hf_acpmbr.recipe import KEYWORDS, NAMED, Sampling
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")

@@ -10,10 +10,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
-from ..budget import PAPER_SAMPLES
 from ..candidates import FloatArray
 from ..decoding import AgreementPMBR, Decision
 from ..matrix import Pairs
+from ..recipe import PAPER_SAMPLES
 from ..scoring import MatrixUtility
 from .demo import DEFAULT, FULL, Demo, Example
 

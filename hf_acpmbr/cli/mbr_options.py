@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import suggest
+from ..config import DECODERS, suggest
 from ..generation.preferences import COLUMNS
-from ..keywords import KEYWORDS
 from ..mbr import ACPMBR
-from ..recipe import NAMED, Recipe
-from ..registry import DECODERS
+from ..recipe import KEYWORDS, NAMED, Recipe
 from ..runs.pairs import ROW, add_preference_arguments
 from ..runs.shards import Share
 from ..scoring.load import PlainEncoder

@@ -12,7 +12,7 @@ import numpy as np
 from ..candidates import Candidates
 from ..decoding import Decision
 from ..files import write_atomically
-from ..keywords import KEYWORDS
+from ..recipe import KEYWORDS
 from ..runs.candidate_lists import FORMATS, CandidateList, candidate_input
 from ..runs.formats import OUTPUT_FIELDS, Result
 from ..runs.inputs import Input, Record

@@ -1,8 +1,8 @@
-"""Pairs to score, and scores of some pairs → a complete matrix; `hf_acpmbr.registry` has both stages by name."""
+"""Pairs to score, and scores of some pairs → a complete matrix; `hf_acpmbr.config` has both stages by name."""
 
 from __future__ import annotations
 
-from ..registry import COMPLETERS, OBSERVATIONS
+from ..config import COMPLETERS, OBSERVATIONS
 from .als import ALS, AgreementALS
 from .base import Completer, Completion, ConvergenceWarning
 from .observation import Balanced, Observation, Uniform

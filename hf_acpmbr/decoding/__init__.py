@@ -1,9 +1,9 @@
-"""Candidates → choice. One file per decoder; `hf_acpmbr.registry` has them by name."""
+"""Candidates → choice. One file per decoder; `hf_acpmbr.config` has them by name."""
 
 from __future__ import annotations
 
+from ..config import DECODERS
 from ..decision import Decision, Ranked
-from ..registry import DECODERS
 from .aggregation import AggregationMBR
 from .base import Decoder, Problem, Texts
 from .centroid import CentroidMBR

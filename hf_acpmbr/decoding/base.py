@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ..budget import Level
 from ..candidates import Candidates, FloatArray, IntArray
-from ..config import Stage
+from ..config import DECODERS, Stage
 from ..decision import Decision, Signature, nested_signature
 from ..matrix import ObservedScores, Pairs
-from ..scoring import Ask, Asks, Meter, Scorer, Source, Utility, UtilityLike, as_utility, decide_together
+from ..scoring import Ask, Meter, Scorer, Source, Utility, UtilityLike, as_utility, decide_together
+from ..scoring import Steps as Steps
+
+if TYPE_CHECKING:
+    from ..recipe import Level
 
 D = TypeVar("D", bound="Decoder")
-T = TypeVar("T")
 Texts: TypeAlias = "Candidates | Iterable[str] | dict[str, int]"
 Need: TypeAlias = Literal["target", "guide", "logprobs", "references"]
-# What a decoder is while it runs: it yields what it asks for, is sent the scores, and returns.
-Steps: TypeAlias = "Generator[Asks, Any, T]"
 
 _REMEDIES: dict[str, str] = {
     "target": "a target utility: pass target=",
@@ -42,6 +43,11 @@ class Problem:
         full_matrix: (n, m) all target scores, if known.
         context: what else the result depends on, for the signature.
         meter: the seconds spent.
+
+    Attributes:
+        scorers: all that may be asked.
+        shape: (n, m) unique candidates and pseudo-references.
+        drawn: (N, M) the same with duplicates.
     """
 
     candidates: Candidates
@@ -57,6 +63,8 @@ class Problem:
     def __post_init__(self) -> None:
         target = [] if self.prepared_target is None else [self.prepared_target]
         self.scorers: list[Scorer] = [*target, *self.guides]
+        self.shape = (len(self.candidates.texts), len(self.references.texts))
+        self.drawn = (self.candidates.total, self.references.total)
 
     @property
     def target(self) -> Scorer:
@@ -75,16 +83,6 @@ class Problem:
     def __len__(self) -> int:
         return len(self.candidates)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, m) unique candidates and pseudo-references."""
-        return len(self.candidates), len(self.references)
-
-    @property
-    def drawn(self) -> tuple[int, int]:
-        """(N, M) the same with duplicates."""
-        return self.candidates.total, self.references.total
-
     def seed_for(self, stage: int) -> int:
         """Derive different random numbers for every stage and utility from one seed."""
         return int(np.random.SeedSequence((self.seed, stage)).generate_state(1, np.uint64)[0]) >> 1
@@ -94,10 +92,6 @@ class Problem:
         values = yield [Ask(scorer, pairs.rows, pairs.columns) for scorer, pairs in jobs]
         return [ObservedScores(pairs, scores) for (_, pairs), scores in zip(jobs, values, strict=True)]
 
-    def everything(self, scorer: Scorer) -> Ask:
-        """Ask for the (n, m) scores of all pairs."""
-        return Ask.block(scorer, *map(np.arange, self.shape))
-
     def among_candidates(self, utility: Utility) -> Scorer:
         """Prepare a utility for candidates against candidates; the target's own scorer if it serves."""
         target = self.prepared_target
@@ -105,18 +99,6 @@ class Problem:
             return target
         self.scorers.append(utility.prepare(self.candidates.texts, self.candidates.texts, self.source))
         return self.scorers[-1]
-
-    def label(self, scorer: Scorer) -> str:
-        """Name a utility in calls and seconds; two of one name are told apart by checkpoint, else by number."""
-        name = scorer.utility.name
-        alike = list({id(s.utility): s.utility for s in self.scorers if s.utility.name == name}.values())
-        if len(alike) < 2:
-            return name
-        checkpoints = [utility.checkpoint_name for utility in alike]
-        place = next(k for k, utility in enumerate(alike) if utility is scorer.utility)
-        if checkpoints.count(checkpoints[place]) == 1 and checkpoints[place]:
-            return f"{name}[{checkpoints[place]}]"
-        return name if place == 0 else f"{name}#{place + 1}"
 
     def exact_calls(self, utility: Utility) -> int:
         """Count the pairs that full MBR would score: a symmetric utility needs each pair of texts once."""
@@ -126,21 +108,34 @@ class Problem:
         both = len(set(self.candidates.texts) & set(self.references.texts)) if utility.symmetric else 0
         return n * m - both * (both - 1) // 2
 
-    def totals(self, count: Callable[[Scorer], T], zero: T) -> dict[str, T]:
-        """Add up a number of every scorer, by utility."""
-        totals: dict[str, Any] = {}
-        for scorer in self.scorers:
-            totals[self.label(scorer)] = totals.get(self.label(scorer), zero) + count(scorer)
-        return totals
-
     def calls(self) -> dict[str, int]:
         """Count the pairs really scored so far, per utility."""
-        return self.totals(lambda scorer: scorer.calls, 0)
+        return self.costs()[0]
 
-    def seconds(self) -> dict[str, float]:
-        """Add up the seconds of every utility that was asked, and of the choice itself."""
-        scoring = self.totals(lambda scorer: self.meter.scoring.get(scorer, 0.0), 0.0)
-        return {**{label: spent for label, spent in scoring.items() if spent}, "choice": self.meter.computing}
+    def costs(self) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
+        """Add up calls, encodings and seconds so far, per utility; the seconds of the choice itself are "choice".
+
+        Two utilities of one name are told apart by their checkpoints, else by number.
+        """
+        utilities = dict.fromkeys(scorer.utility for scorer in self.scorers)
+        labels = {}
+        for utility in utilities:
+            alike = [other for other in utilities if other.name == utility.name]
+            checkpoints, place = [other.checkpoint_name for other in alike], alike.index(utility)
+            labels[utility] = utility.name
+            if len(alike) > 1 and utility.checkpoint_name and checkpoints.count(utility.checkpoint_name) == 1:
+                labels[utility] += f"[{utility.checkpoint_name}]"
+            elif place:
+                labels[utility] += f"#{place + 1}"
+        calls, encodings, seconds = Counter[str](), Counter[str](), dict[str, float]()
+        for scorer in self.scorers:
+            label = labels[scorer.utility]
+            calls[label] += scorer.statistics.calls
+            if scorer.statistics.encoded:
+                encodings[label] += scorer.statistics.encoded
+            if scorer in self.meter.scoring:
+                seconds[label] = seconds.get(label, 0.0) + self.meter.scoring[scorer]
+        return dict(calls), dict(encodings), {**seconds, "choice": self.meter.computing}
 
 
 class Decoder(Stage, ABC):
@@ -160,17 +155,37 @@ class Decoder(Stage, ABC):
             guides: how many there are.
             stages: settings that the caller has chosen.
         """
-        return cls.from_dict({**cls.level_settings(level, guides), **stages})
+        return cls(**{**cls.level_settings(level, guides), **stages})
 
     @classmethod
-    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
-        """What `at` sets; a decoder with a budget reads it from the level."""
+    def level_settings(cls, level: Level, guides: int) -> dict[str, Any]:
+        """Return what `at` sets; a decoder with a budget reads it from the level."""
         return {}
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         """Bound the calls of the target (if it is needed) and of each guide, for a source of these sizes."""
         n, m = unique
         return (n * m,) * (("target" in self.needs) + guides)
+
+    def most_guides(self) -> int | None:
+        """Return how many guides it can use; None for any number."""
+        return 1 if "guide" in self.needs else 0
+
+    def check_utilities(self, target: bool, guides: int) -> None:
+        """Refuse to go on without a utility that is needed, or with one that would be ignored."""
+        for need, given in (("target", target), ("guide", guides > 0)):
+            if need in self.needs and not given:
+                raise ValueError(f"{self.name} needs {_REMEDIES[need]}")
+        if target and "target" not in self.needs:
+            raise ValueError(f"{self.name} uses no target utility: leave target out")
+        most = self.most_guides()
+        if most is not None and guides > most:
+            takers = [name for name in DECODERS if DECODERS.get(name)().most_guides() != 0]
+            what = f"uses {most} of the {guides}" if most else "uses no"
+            raise ValueError(
+                f"{self.name} {what} distilled utilities (guides): leave them out, or choose a decoder that takes them "
+                f"({', '.join(takers)})"
+            )
 
     def decode(
         self,
@@ -196,14 +211,8 @@ class Decoder(Stage, ABC):
             full_matrix: (n, m) all target scores, if known: the Decision then has the completion's error.
             context: what else the result depends on (model, sampling, …), for the signature.
         """
-        given = self.start(
-            *(candidates, references, target, guides),
-            source=source,
-            seed=seed,
-            full_matrix=full_matrix,
-            context=context,
-        )
-        return decide_together([given])[0]
+        options: dict[str, Any] = {"source": source, "seed": seed, "full_matrix": full_matrix, "context": context}
+        return decide_together([self.start(candidates, references, target, guides, **options)])[0]
 
     def start(
         self,
@@ -218,51 +227,23 @@ class Decoder(Stage, ABC):
         context: Mapping[str, object] | None = None,
     ) -> Source[Decision]:
         """Check the arguments of `decode` and make one source for `decide_together` of them."""
-        hypotheses = Candidates.of(candidates)
-        pseudo = hypotheses if references is None else Candidates.of(references)
+        pool = Candidates.of(candidates)
+        pseudo = pool if references is None else Candidates.of(references)
         listed = list(guides) if isinstance(guides, (list, tuple)) else [guides]
         self.check_utilities(target is not None, len(listed))
-        for need, there in (("logprobs", hypotheses.logprobs is not None), ("references", references is not None)):
-            if need in self.needs and not there:
+        for need, given in (("logprobs", pool.logprobs), ("references", references)):
+            if need in self.needs and given is None:
                 raise ValueError(f"{self.name} needs {_REMEDIES[need]}")
         full = None if full_matrix is None else np.asarray(full_matrix, dtype=np.float64)
-        if full is not None and full.shape != (len(hypotheses), len(pseudo)):
-            raise ValueError(f"full_matrix has shape {full.shape}, expected {(len(hypotheses), len(pseudo))} (unique)")
-
-        def prepared(utility: object) -> Scorer:
-            return as_utility(utility).prepare(hypotheses.texts, pseudo.texts, source)
-
-        problem = Problem(
-            hypotheses,
-            pseudo,
-            source,
-            seed,
-            None if target is None else prepared(target),
-            tuple(prepared(guide) for guide in listed),
-            full,
-            dict(context or {}),
-        )
+        if full is not None and full.shape != (len(pool), len(pseudo)):
+            raise ValueError(f"full_matrix has shape {full.shape}, expected {(len(pool), len(pseudo))} (unique)")
+        prepared = [
+            None if utility is None else as_utility(utility).prepare(pool.texts, pseudo.texts, source)
+            for utility in (target, *listed)
+        ]
+        guides_prepared = tuple(scorer for scorer in prepared[1:] if scorer is not None)
+        problem = Problem(pool, pseudo, source, seed, prepared[0], guides_prepared, full, dict(context or {}))
         return Source(self.decide(problem), problem.scorers, problem.meter)
-
-    def check_utilities(self, target: bool, guides: int) -> None:
-        """Refuse to go on without a utility that is needed, or with one that would be ignored."""
-        for need, given in (("target", target), ("guide", guides > 0)):
-            if need in self.needs and not given:
-                raise ValueError(f"{self.name} needs {_REMEDIES[need]}")
-        if target and "target" not in self.needs:
-            raise ValueError(f"{self.name} uses no target utility: leave target out")
-        most = self.most_guides()
-        if most is not None and guides > most:
-            takers = "rounds, acpmbr, distilled-mbr, coarse-to-fine, qe-filter, ensemble"
-            what = f"uses {most} of the {guides}" if most else "uses no"
-            raise ValueError(
-                f"{self.name} {what} distilled utilities (guides): leave them out, or choose a decoder that takes them "
-                f"({takers})"
-            )
-
-    def most_guides(self) -> int | None:
-        """Return how many guides it can use; None for any number."""
-        return 1 if "guide" in self.needs else 0
 
     @abstractmethod
     def decide(self, problem: Problem) -> Steps[Decision]:
@@ -281,32 +262,42 @@ class Decoder(Stage, ABC):
     ) -> Decision:
         """Put the Decision together; `deciding` is the utility that `expected` belongs to."""
         utility = None if deciding is None else deciding.utility
-        encodings = problem.totals(lambda scorer: scorer.statistics.encoded, 0)
+        calls, encodings, seconds = problem.costs()
+        if matrix is not None and problem.full_matrix is not None and deciding is problem.prepared_target:
+            # On a 0–100 scale, every entry counted as often as it was drawn.
+            squared = np.square((matrix - problem.full_matrix) * (100.0 / problem.target.utility.scale))
+            fields["completion_error"] = float(problem.candidates.weights @ squared @ problem.references.weights)
         return Decision(
             candidates=problem.candidates,
             expected=expected,
             higher_is_better=utility is None or utility.higher_is_better,
             status=status,
-            signature=self._signature(problem),
-            calls=problem.calls(),
-            encodings={label: total for label, total in encodings.items() if total},
+            signature=Signature(self._signature_parts(problem)),  # type: ignore[arg-type]  # a text when it is read
+            calls=calls,
+            encodings=encodings,
             exact_calls=None if utility is None else problem.exact_calls(utility),
-            seconds=problem.seconds(),
+            seconds=seconds,
             paper_cost=sum(s.utility.parameters / rate for s, rate in rates) if rates else None,
-            completion_error=completion_error(problem, matrix) if deciding is problem.prepared_target else None,
             matrix=matrix,
             **fields,
         )
 
-    def _signature(self, problem: Problem) -> str:
-        parts: dict[str, object] = {**problem.context, "decoder": self.name}
-        if problem.prepared_target is not None:
-            parts["target"] = nested_signature(problem.target.utility.signature)
-        if problem.guides:
-            parts["guide"] = "+".join(nested_signature(guide.utility.signature) for guide in problem.guides)
-        parts.update(self.parts())
-        parts.update(n=problem.drawn[0], m=problem.drawn[1], unique=f"{problem.shape[0]}x{problem.shape[1]}")
-        return str(Signature({**parts, "seed": problem.seed}))
+    def _signature_parts(self, problem: Problem) -> Callable[[], dict[str, object]]:
+        """Return what makes the parts of the signature: most decisions' are never looked at."""
+        target = None if problem.prepared_target is None else problem.target.utility.snapshot()
+        guides = [guide.utility.snapshot() for guide in problem.guides]
+        context, seed, (n, m), unique = dict(problem.context), problem.seed, problem.drawn, problem.shape
+
+        def parts() -> dict[str, object]:
+            utilities = {}
+            if target is not None:
+                utilities["target"] = nested_signature(target.signature)
+            if guides:
+                utilities["guide"] = "+".join(nested_signature(guide.signature) for guide in guides)
+            sizes = {"n": n, "m": m, "unique": f"{unique[0]}x{unique[1]}"}
+            return {**context, "decoder": self.name, **utilities, **self.parts(), **sizes, "seed": seed}
+
+        return parts
 
     def shortlist_decision(
         self, problem: Problem, shortlist: IntArray, means: FloatArray, judged: FloatArray
@@ -334,12 +325,31 @@ class Decoder(Stage, ABC):
         )
 
 
-def completion_error(problem: Problem, matrix: FloatArray | None) -> float | None:
-    """Mean squared error of the target's matrix on a 0–100 scale, every entry counted as often as it was drawn."""
-    if matrix is None or problem.full_matrix is None:
-        return None
-    squared = np.square((matrix - problem.full_matrix) * (100.0 / problem.target.utility.scale))
-    return float(problem.candidates.weights @ squared @ problem.references.weights)
+@dataclass(frozen=True)
+class Gain:
+    """Between a utility's scores and gains, where more is better and 1 is the paper's range.
+
+    gain = (sign · score + shift) / scale. A completer shrinks what it does not know towards 0, which is the best error
+    of a lower-is-better metric; so there the gain is counted from the worst score seen.
+    """
+
+    sign: float
+    shift: float
+    scale: float
+
+    @classmethod
+    def of(cls, utility: Utility, values: FloatArray) -> Gain:
+        # A callable may give 0–100 without saying so; unscaled, λ and γ would then mean next to nothing.
+        scale = utility.scale if utility.scale_known else max(1.0, float(np.abs(values).max(initial=0.0)))
+        if utility.higher_is_better:
+            return cls(1.0, 0.0, scale)
+        return cls(-1.0, float(values.max(initial=0.0)), scale)
+
+    def apply(self, scores: ObservedScores) -> ObservedScores:
+        return scores.with_values(np.asarray((self.sign * scores.values + self.shift) / self.scale))
+
+    def undo(self, gains: FloatArray) -> FloatArray:
+        return np.asarray((gains * self.scale - self.shift) * self.sign)
 
 
 def gains(utility: Utility, scores: FloatArray) -> FloatArray:

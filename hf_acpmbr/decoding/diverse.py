@@ -13,8 +13,7 @@ from ..config import integer, number, optional, setting
 from ..decision import Decision
 from ..matrix import ObservedScores, Pairs
 from ..scoring import Ask, Utility, UtilitySpec
-from .base import Decoder, Problem, Steps, best_first, gains
-from .gain import Gain
+from .base import Decoder, Gain, Problem, Steps, best_first, gains
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class DiverseMBR(Decoder):
 
     def decide(self, problem: Problem) -> Steps[Decision]:
         target = problem.target
-        matrix = yield problem.everything(target)
+        matrix = yield Ask.block(target)
         observed = ObservedScores(Pairs.full(problem.shape), matrix.reshape(-1))
         expected = matrix @ problem.references.weights
         value = gains(target.utility, expected) / Gain.of(target.utility, observed.values).scale

@@ -11,8 +11,7 @@ from ..candidates import FloatArray
 from ..config import number, one_of, optional, setting, several
 from ..decision import Decision
 from ..matrix import Pairs
-from .base import Decoder, Need, Problem, Steps, gains
-from .gain import Gain
+from .base import Decoder, Gain, Need, Problem, Steps, gains
 
 
 def _shares(name: str, value: object) -> tuple[float, ...]:

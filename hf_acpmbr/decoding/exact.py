@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..decision import Decision
 from ..matrix import ObservedScores, Pairs
-from ..scoring import Scorer
+from ..scoring import Ask, Scorer
 from .base import Decoder, Need, Problem, Steps
 
 
@@ -67,7 +67,7 @@ class MAP(Decoder):
 
 def exact(decoder: Decoder, problem: Problem, scorer: Scorer, status: str = "exact") -> Steps[Decision]:
     """Score every pair by one utility and choose argmax_i Σ_j weight_j u(y_i, ŷ_j)."""
-    matrix = yield problem.everything(scorer)
+    matrix = yield Ask.block(scorer)
     observed = ObservedScores(Pairs.full(problem.shape), matrix.reshape(-1))
     return exact_decision(decoder, problem, scorer, observed, status)
 

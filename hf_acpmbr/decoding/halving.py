@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..budget import Budget, Level
 from ..config import nested
 from ..decision import Decision
+from ..recipe import Budget, Level
 from ..scoring import Ask
 from .base import Decoder, Problem, Steps, best_first, gains, top
 from .draws import Draws

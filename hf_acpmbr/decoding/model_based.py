@@ -10,6 +10,7 @@ import numpy as np
 from ..candidates import Candidates, FloatArray
 from ..config import flag, setting
 from ..decision import Decision
+from ..scoring import Ask
 from .base import Decoder, Need, Problem, Steps
 
 
@@ -34,7 +35,7 @@ class ModelBasedMBR(Decoder):
 
     def decide(self, problem: Problem) -> Steps[Decision]:
         weights = self.weights(problem.references)
-        matrix = yield problem.everything(problem.target)
+        matrix = yield Ask.block(problem.target)
         return self.decision(
             problem,
             matrix @ weights,

@@ -9,15 +9,13 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from ..budget import Budget, Level, budget_each
 from ..completion.base import Completer
 from ..completion.observation import Observation
-from ..config import nested, several
+from ..config import COMPLETERS, OBSERVATIONS, nested, several
 from ..decision import Completed, Decision
-from ..registry import COMPLETERS, OBSERVATIONS
-from .base import Decoder, Need, Problem, Steps
+from ..recipe import Budget, Level, budget_each
+from .base import Decoder, Gain, Need, Problem, Steps
 from .exact import exact
-from .gain import Gain
 
 P = TypeVar("P", bound="PMBR")
 
@@ -47,7 +45,7 @@ class PMBR(Decoder):
         if completer is None:
             completer = "als" if not guides else "agreement-als" if level.paper else "transfer"
         if isinstance(completer, str):
-            known = COMPLETERS.field_names(completer)
+            known = COMPLETERS.get(completer).field_names()
             completer = COMPLETERS.build(completer, **{k: v for k, v in level.completer.items() if k in known})
         observation = stages.get("observation") or ("uniform" if level.paper else "balanced")
         return super().at(level, guides, {**stages, "completer": completer, "observation": observation})

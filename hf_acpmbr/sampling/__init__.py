@@ -1,4 +1,4 @@
-"""Source → candidates; `hf_acpmbr.registry` has the samplers by name.
+"""Source → candidates; `hf_acpmbr.config` has the samplers by name.
 
 `prefix-sharing` is exact and runs the model once per unique prefix; `chunked` is plain decoding in chunks of rows, for
 what prefix sharing cannot do exactly; `auto` takes the first if it can and says in the log if it cannot; `beam-search`
@@ -7,7 +7,7 @@ takes the beams of a beam search.
 
 from __future__ import annotations
 
-from ..registry import SAMPLERS
+from ..config import SAMPLERS
 from .base import Request, Sampler, Samples
 from .randomness import source_key
 from .truncation import Truncation

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..registry import SAMPLERS
+from ..config import SAMPLERS
 from .base import DrawingSampler, Request, Samples
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from .adapters import MatrixUtility
 from .engine import Scorer
 from .load import Partner, UtilityLike, UtilitySpec, as_utility, available_utilities, distilled_partners, load_utility
-from .together import Ask, Asks, Meter, Source, decide_together
+from .together import Ask, Asks, Meter, Question, Source, Steps, decide_together
 from .utility import NEUTRAL_OPTIONS, AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
 
 __all__ = [
@@ -15,9 +15,11 @@ __all__ = [
     "MatrixUtility",
     "Meter",
     "Partner",
+    "Question",
     "Scorer",
     "Source",
     "Statistics",
+    "Steps",
     "TextTable",
     "Utility",
     "UtilityLike",

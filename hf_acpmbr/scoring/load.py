@@ -27,6 +27,7 @@ UtilityLike: TypeAlias = (
 )
 _EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
 _MILLION = 10**6
+_SCALE = number(0, above=True)
 
 
 @dataclass(frozen=True)
@@ -206,21 +207,6 @@ def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: ob
     return utility
 
 
-def load_with(name: str, options: Mapping[str, object], *, trust_remote_code: bool = False) -> Utility:
-    """Load a utility with options from a mapping (a recipe, JSON), which cannot say what is trusted."""
-    _refuse_trust(name, options)
-    return load_utility(name, trust_remote_code=trust_remote_code, **options)
-
-
-def _refuse_trust(name: str, options: Mapping[str, object]) -> None:
-    if "trust_remote_code" in options:
-        raise ValueError(
-            f"the options of utility {name!r} have trust_remote_code, which no recipe or file can grant: remove it "
-            "there and, if you trust the program, pass it to the call that loads "
-            "(ACPMBR(..., trust_remote_code=True), load_utility(..., trust_remote_code=True), --trust-remote-code)"
-        )
-
-
 def as_utility(utility: object, /, *, trust_remote_code: bool = False, **options: object) -> Utility:
     """Turn what users have into a Utility: one already, a name, an `evaluate` module, a callable, or an object with
     `score(hypotheses, references, sources=None)` and `higher_is_better`. Its direction and scale are checked."""
@@ -254,7 +240,7 @@ def _make(name: str, module: str, factory: str, options: Mapping[str, object], /
 def _checked(utility: Utility) -> Utility:
     """Refuse a direction or a scale that would make expected utilities and errors meaningless."""
     flag(f"higher_is_better of utility {utility.name!r}", utility.higher_is_better)
-    number(0, above=True)(f"scale of utility {utility.name!r}", utility.scale)
+    _SCALE(f"scale of utility {utility.name!r}", utility.scale)
     return utility
 
 
@@ -336,12 +322,16 @@ class UtilitySpec(Configured):
     ready: Utility | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        _refuse_trust(self.name, self.options)
+        if "trust_remote_code" in self.options:
+            raise ValueError(
+                f"the options of utility {self.name!r} have trust_remote_code, which no recipe or file can grant: "
+                "remove it there and, if you trust the program, pass it to the call that loads "
+                "(ACPMBR(..., trust_remote_code=True), load_utility(..., trust_remote_code=True), --trust-remote-code)"
+            )
 
     @classmethod
     def of(cls, utility: object) -> UtilitySpec:
-        """From whatever users have. A name is not loaded yet."""
+        """Make it from what users have. A name is not loaded yet."""
         if isinstance(utility, UtilitySpec):
             return utility
         if isinstance(utility, str):
@@ -370,7 +360,7 @@ class UtilitySpec(Configured):
         """
         if self.ready is not None:
             return self.ready
-        return load_with(self.name, self.options, trust_remote_code=trust_remote_code)
+        return load_utility(self.name, trust_remote_code=trust_remote_code, **self.options)
 
     def to_dict(self) -> dict[str, JSON]:
         if self.ready is not None and self.ready.loaded_as is None:

@@ -1,29 +1,31 @@
 """The driver: sources ask for scores, their questions are answered in shared batches, and they go on.
 
-A decoder is a generator. It yields an `Ask` (or a list of them), is sent the scores, and returns its decision. This
-module advances any number of such sources, scores what they ask of one utility in one call of a kernel that holds the
-texts of all of them, and lets one half of the sources compute while the other half is scored. Who is scored with whom
-depends on the order of the sources and on what they ask, never on how fast a thread was, so a run repeats to the last
-bit. Seconds, time limits, progress and cancelling are kept here as well.
+A decoder is a generator. It yields a `Question` (or a list of them), is sent the answers, and returns its decision.
+This module advances any number of such sources, scores what they ask of one utility in one call of a kernel that holds
+the texts of all of them, and lets one half of the sources compute while the other half is scored. Who is scored with
+whom depends on the order of the sources and on what they ask, never on how fast a thread was, so a run repeats to the
+last bit. Seconds, time limits, progress and cancelling are kept here as well.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ..candidates import IntArray
 from .engine import Indices, Lookup, Scorer
-from .utility import Kernel, Statistics, TextTable, Utility
+from .utility import Statistics, TextTable, Utility
 
 T = TypeVar("T")
 # Sources decided together. Each keeps its texts, scores and encodings until the last of them is decided.
@@ -32,39 +34,77 @@ _TOGETHER = 64
 _LEAST_FOR_HALVES = 4
 
 
+class Question(ABC):
+    """What a decoder may yield. The driver joins only those that it knows how to (`Ask`); others are answered alone.
+
+    Attributes:
+        scorer: whose seconds an answer takes, on whose device.
+    """
+
+    scorer: Scorer
+
+    @property
+    def size(self) -> int:
+        """How many scores are asked for."""
+        return 0
+
+    @abstractmethod
+    def answer(self) -> Any:
+        """Return what the decoder is sent."""
+
+
 @dataclass(frozen=True, eq=False)
-class Ask:
+class Ask(Question):
     """Scores of hypotheses[rows] against references[columns] by one scorer, answered as an array.
 
     Args:
-        scorer: who answers.
         rows, columns: (k,) indices.
         shape: of the answer; default (k,).
-        work: asked instead of pairs: anything else that needs the scorer's device (averaged references, sentence
-            vectors). It is answered with what `work` returns and never shares a batch.
     """
 
     scorer: Scorer
     rows: IntArray
     columns: IntArray
     shape: tuple[int, ...] = (-1,)
-    work: Callable[[], object] | None = None
 
     @classmethod
-    def block(cls, scorer: Scorer, rows: IntArray, columns: IntArray) -> Ask:
-        """Ask for a rectangle: (len(rows), len(columns)) scores."""
+    def block(cls, scorer: Scorer, rows: IntArray | None = None, columns: IntArray | None = None) -> Ask:
+        """Ask for a rectangle: (len(rows), len(columns)) scores; None takes all rows or columns."""
+        rows = np.arange(scorer.shape[0]) if rows is None else rows
+        columns = np.arange(scorer.shape[1]) if columns is None else columns
         shape = len(rows), len(columns)
         return cls(scorer, np.repeat(rows, shape[1]), np.tile(columns, shape[0]), shape)
 
     @classmethod
-    def call(cls, scorer: Scorer, work: Callable[[], object]) -> Ask:
+    def call(cls, scorer: Scorer, work: Callable[[], object]) -> Call:
         """Ask for what `work` returns, computed on the scorer's device."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls(scorer, nothing, nothing, work=work)
+        return Call(scorer, work)
+
+    @property
+    def size(self) -> int:
+        return self.rows.size
+
+    def look_up(self) -> Lookup:
+        """Find out which of the pairs have to be computed."""
+        return Lookup(self.scorer, self.scorer.keys(self.rows, self.columns))
+
+    def answer(self) -> Any:
+        return self.scorer.score(self.rows, self.columns).reshape(self.shape)
 
 
-# One question, answered by one array, or several at once, answered by a list of them. Later also: more candidates.
-Asks: TypeAlias = "Ask | list[Ask]"
+@dataclass(frozen=True, eq=False)
+class Call(Question):
+    """What `work` returns: averaged references, sentence vectors, or anything else that needs the scorer's device."""
+
+    scorer: Scorer
+    work: Callable[[], object]
+
+    def answer(self) -> Any:
+        return self.work()
+
+
+# One question, answered by one value, or several at once, answered by a list.
+Asks: TypeAlias = "Question | Sequence[Question]"
 Steps: TypeAlias = "Generator[Asks, Any, T]"
 
 
@@ -78,15 +118,14 @@ class Meter:
 
     limit: float = math.inf
     scoring: dict[Scorer, float] = field(default_factory=dict)
-    _computing: float = 0.0
-    _since: float | None = None
+    computed: float = 0.0
+    since: float | None = None
     _pace: dict[Scorer, float] = field(default_factory=dict)
 
     @property
     def computing(self) -> float:
         """Seconds of the decoder itself, up to now."""
-        running = 0.0 if self._since is None else time.perf_counter() - self._since
-        return self._computing + running
+        return self.computed + (0.0 if self.since is None else time.perf_counter() - self.since)
 
     @property
     def seconds(self) -> float:
@@ -102,17 +141,31 @@ class Meter:
         left = max(share * self.limit - self.seconds, 0.0)
         return most if most * pace <= left else int(left / pace)
 
-    def charge(self, scorer: Scorer, seconds: float, scores: int) -> None:
-        """Count the seconds that so many scores took."""
-        self.scoring[scorer] = self.scoring.get(scorer, 0.0) + seconds
+    def charge(self, answer: Answer) -> None:
+        """Count the seconds that an answer took."""
+        scorer, scores = answer.question.scorer, answer.question.size
+        self.scoring[scorer] = self.scoring.get(scorer, 0.0) + answer.seconds
         if scores:
-            self._pace[scorer] = seconds / scores
+            self._pace[scorer] = answer.seconds / scores
 
-    def start(self) -> None:
-        self._since = time.perf_counter()
 
-    def stop(self) -> None:
-        self._computing, self._since = self.computing, None
+@dataclass(eq=False)
+class Answer:
+    """What became of one question."""
+
+    question: Question
+    value: Any = None
+    error: Exception | None = None
+    seconds: float = 0.0
+
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Keep what `work` returns or raises, and how long it took."""
+        start = time.perf_counter()
+        try:
+            self.value = work()
+        except Exception as error:
+            self.error = error
+        self.seconds += time.perf_counter() - start
 
 
 @dataclass(eq=False)
@@ -128,56 +181,39 @@ class Source(Generic[T]):
     steps: Steps[T]
     scorers: Sequence[Scorer]
     meter: Meter
-    asks: list[Ask] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)  # to what it asked last; empty before they are given
     result: T | None = None
     error: BaseException | None = None
     done: bool = False
     _single: bool = False
 
-    def advance(self, answers: Sequence[Answer]) -> None:
+    def advance(self) -> None:
         """Hand over the answers, or the first error among them, and run the decoder up to its next question."""
-        self.meter.start()
+        for answer in self.answers:
+            self.meter.charge(answer)
+        self.meter.since = time.perf_counter()
         try:
-            failed = next((answer.error for answer in answers if answer.error is not None), None)
+            failed = next((answer.error for answer in self.answers if answer.error is not None), None)
+            values: Any = [answer.value for answer in self.answers] or None
             if failed is not None:
                 asked = self.steps.throw(failed)
             else:
-                values = [answer.value for answer in answers]
-                asked = self.steps.send((values[0] if self._single else values) if answers else None)
-            self._single = isinstance(asked, Ask)
-            self.asks = [asked] if isinstance(asked, Ask) else asked
+                asked = self.steps.send(values[0] if values and self._single else values)
+            self._single = isinstance(asked, Question)
+            self.answers = [Answer(each) for each in ([asked] if isinstance(asked, Question) else asked)]
         except StopIteration as stop:
-            self.result, self.done, self.asks = stop.value, True, []
+            self.result, self.done = stop.value, True
         except Exception as error:
-            self.error, self.done, self.asks = error, True, []
+            self.error, self.done = error, True
         finally:
-            self.meter.stop()
-
-
-@dataclass(eq=False)
-class Answer:
-    """What became of one question."""
-
-    ask: Ask
-    value: Any = None
-    error: Exception | None = None
-    seconds: float = 0.0
-
-    def attempt(self, work: Callable[[], object]) -> None:
-        """Keep what `work` returns or raises, and how long it took."""
-        start = time.perf_counter()
-        try:
-            self.value = work()
-        except Exception as error:
-            self.error = error
-        self.seconds += time.perf_counter() - start
+            self.meter.computed, self.meter.since = self.meter.computing, None
 
 
 def decide_together(
     sources: Iterable[Source[T]],
     *,
     joined: bool = True,
-    progress: Callable[[int], object] = lambda decided: None,
+    progress: Callable[[int], object] | None = None,
     statistics: dict[Utility, Statistics] | None = None,
 ) -> list[T]:
     """Decide every source and return the decisions in order.
@@ -195,7 +231,18 @@ def decide_together(
     coming = iter(sources)
     counts = {} if statistics is None else statistics
     while part := list(islice(coming, _TOGETHER if joined else 1)):
-        _run(part, counts, partial(_report, progress, len(decided)))
+        advance = partial(_advance, part, len(decided), progress)
+        try:
+            if len(part) >= _LEAST_FOR_HALVES:
+                _in_halves(part, advance, counts)
+            else:
+                kernels, live = SharedKernels(counts) if len(part) > 1 else None, advance(part)
+                while live:
+                    serve(live, kernels)
+                    live = advance(live)
+        finally:
+            for source in part:
+                source.steps.close()
         for source in part:
             if source.error is not None:
                 raise source.error
@@ -203,95 +250,71 @@ def decide_together(
     return decided
 
 
-def _report(progress: Callable[[int], object], before: int, done: int) -> None:
-    progress(before + done)
+def _advance(
+    part: list[Source[T]], before: int, progress: Callable[[int], object] | None, live: list[Source[T]]
+) -> list[Source[T]]:
+    """Let the live sources of a part compute; return those that ask on."""
+    for source in live:
+        if not source.done:
+            source.advance()
+        if source.error is not None:  # an earlier source may still fail; a later one no longer matters
+            for later in part[part.index(source) + 1 :]:
+                later.steps.close()
+                later.done = True
+        if progress is not None:
+            progress(before + sum(source.done for source in part))
+    return [source for source in live if not source.done]
 
 
-def _run(part: list[Source[T]], statistics: dict[Utility, Statistics], progress: Callable[[int], object]) -> None:
-    """Advance the sources of one part until each is done."""
-    halves = [part[0::2], part[1::2]] if len(part) >= _LEAST_FOR_HALVES else [part]
-    kernels = [SharedKernels(statistics) for _ in halves]
-    scoring: list[Future[list[list[Answer]]] | None] = [None] * len(halves)
-
-    def advance(k: int, answers: Sequence[list[Answer]]) -> None:
-        """Let the live sources of half k compute."""
-        live = [source for source in halves[k] if not source.done]
-        for source, given in zip(live, answers or [[]] * len(live), strict=True):
-            for answer in given:
-                source.meter.charge(answer.ask.scorer, answer.seconds, answer.ask.rows.size)
-            source.advance(given)
-            progress(sum(source.done for source in part))
-        failed = next((place for place, source in enumerate(part) if source.error is not None), len(part))
-        for source in part[failed + 1 :]:  # an earlier source may still fail; a later one no longer matters
-            source.steps.close()
-            source.done = True
-        halves[k] = [source for source in halves[k] if not source.done]
-
-    try:
-        if len(halves) == 1:  # nobody computes meanwhile: no second thread
-            advance(0, [])
-            while halves[0]:
-                advance(0, serve(halves[0], kernels[0]))
-            return
-        with ThreadPoolExecutor(1) as device:
-            for k in range(len(halves)):
-                advance(k, [])
-                scoring[k] = device.submit(serve, halves[k], kernels[k])
-            while any(halves):
-                for k, future in enumerate(scoring):
-                    if future is not None:
-                        asked, answers = list(halves[k]), future.result()
-                        # Sources that were closed meanwhile leave, with the answers they no longer want.
-                        answers = [given for source, given in zip(asked, answers, strict=True) if not source.done]
-                        halves[k] = [source for source in asked if not source.done]
-                        advance(k, answers)
-                        scoring[k] = device.submit(serve, halves[k], kernels[k]) if halves[k] else None
-    finally:
-        for source in part:
-            source.steps.close()
+def _in_halves(
+    part: list[Source[T]],
+    advance: Callable[[list[Source[T]]], list[Source[T]]],
+    statistics: dict[Utility, Statistics],
+) -> None:
+    """Let one half of the sources compute while a second thread scores the other half."""
+    with ThreadPoolExecutor(1) as device:
+        scored = []
+        for half in (part[0::2], part[1::2]):
+            live, kernels = advance(half), SharedKernels(statistics)
+            scored.append((live, kernels, device.submit(serve, live, kernels)))
+        while scored:
+            live, kernels, scoring = scored.pop(0)
+            scoring.result()
+            if live := advance(live):
+                scored.append((live, kernels, device.submit(serve, live, kernels)))
 
 
-def serve(sources: Sequence[Source[T]], shared: SharedKernels) -> list[list[Answer]]:
-    """Answer everything that the sources ask: utility by utility, devices at the same time.
-
-    Returns:
-        The answers of each source, in the order of its questions.
-    """
-    answers = [[Answer(ask) for ask in source.asks] for source in sources]
-    waiting = [answer for given in answers for answer in given]
-    known = [scorer for source in sources for scorer in source.scorers]
+def serve(sources: Sequence[Source[Any]], shared: SharedKernels | None) -> None:
+    """Answer everything that the sources ask: utility by utility, devices at the same time."""
+    waiting = [answer for source in sources for answer in source.answers]
     while waiting:
-        taken: set[Scorer] = set()
-        now: list[Answer] = []
-        later: list[Answer] = []
+        now: dict[Scorer, Answer] = {}
         for answer in waiting:  # what a scorer is asked twice, it is asked one after the other
-            (later if answer.ask.scorer in taken else now).append(answer)
-            taken.add(answer.ask.scorer)
-        _serve_once(now, known, shared)
-        waiting = later
-    return answers
+            now.setdefault(answer.question.scorer, answer)
+        waiting = [answer for answer in waiting if now[answer.question.scorer] is not answer]
+        devices: dict[str, list[Callable[[], None]]] = {}
+        streams: dict[SharedKernel, list[Answer]] = {}
+        for scorer, answer in now.items():
+            jobs = devices.setdefault(scorer.utility.device, [])
+            kernel = None if shared is None else shared.kernel(answer.question, sources)
+            if kernel is None:
+                jobs.append(partial(answer.attempt, answer.question.answer))
+            elif kernel in streams:
+                streams[kernel].append(answer)
+            else:
+                streams[kernel] = [answer]
+                jobs.append(partial(kernel.answer, streams[kernel]))
+        first, *others = devices.values()
+        with ThreadPoolExecutor(len(others)) if others else nullcontext() as pool:
+            started = [pool.submit(_do_all, jobs) for jobs in others] if pool is not None else []
+            _do_all(first)
+            for lane in started:
+                lane.result()
 
 
-def _serve_once(answers: Sequence[Answer], known: Sequence[Scorer], shared: SharedKernels) -> None:
-    """Answer questions to different scorers."""
-    streams: dict[SharedKernel, list[Answer]] = {}
-    jobs: list[tuple[str, Callable[[], None]]] = []
-    alone: list[tuple[str, Callable[[], None]]] = []
-    for answer in answers:
-        kernel = shared.kernel(answer.ask, known)
-        if kernel is None:
-            alone.append((answer.ask.scorer.utility.device, partial(_answer_alone, answer)))
-        else:
-            streams.setdefault(kernel, []).append(answer)
-    for kernel, stream in streams.items():
-        jobs.append((stream[0].ask.scorer.utility.device, partial(kernel.answer, stream)))
-    on_devices([*jobs, *alone])
-
-
-def _answer_alone(answer: Answer) -> None:
-    """Answer by the scorer's own kernel."""
-    ask = answer.ask
-    answer.attempt(ask.work or (lambda: ask.scorer.score(ask.rows, ask.columns).reshape(ask.shape)))
+def _do_all(jobs: Sequence[Callable[[], None]]) -> None:
+    for job in jobs:
+        job()
 
 
 class SharedKernels:
@@ -305,25 +328,24 @@ class SharedKernels:
         self._statistics = statistics
         self._kernels: dict[Scorer, SharedKernel | None] = {}
 
-    def kernel(self, ask: Ask, known: Sequence[Scorer]) -> SharedKernel | None:
+    def kernel(self, question: Question, sources: Sequence[Source[Any]]) -> SharedKernel | None:
         """Return the kernel that answers this question with those of others; None if it is answered alone."""
-        own = ask.scorer
-        if ask.work is not None or not own.utility.joins_sources or own.utility.needs_all_references:
+        own = question.scorer
+        if not isinstance(question, Ask) or not own.utility.joins_sources or own.utility.needs_all_references:
             return None
         if own not in self._kernels:
             alike = [
                 scorer
-                for scorer in known
+                for source in sources
+                for scorer in source.scorers
                 if scorer not in self._kernels
                 and scorer.utility is own.utility
                 and bool(scorer.sources) == bool(own.sources)
             ]
             made = None
             if len(alike) > 1:
-                try:
+                with suppress(Exception):  # such as a string that is not text: alone, the source that has it says so
                     made = SharedKernel(alike, self._statistics.setdefault(own.utility, Statistics()))
-                except Exception:  # such as a string that is not text: alone, the source that has it says so
-                    made = None
             self._kernels.update(dict.fromkeys(alike, made))
         return self._kernels[own]
 
@@ -337,44 +359,43 @@ class SharedKernel:
         self._texts: dict[Scorer, IntArray] = {}
         self._first_source: dict[Scorer, int] = {}
         for scorer in scorers:
-            places = (index.setdefault(text, len(index)) for text in scorer.texts)
-            self._texts[scorer] = np.fromiter(places, dtype=np.int64, count=len(scorer.texts))
+            places = [index.setdefault(text, len(index)) for text in scorer.texts]
+            self._texts[scorer] = np.array(places, dtype=np.int64)
             self._first_source[scorer] = len(sources)
             sources += scorer.sources
         counts = np.zeros(len(index), dtype=np.int64)
         for scorer in scorers:
             counts[self._texts[scorer]] += scorer.reference_counts
-        self._kernel: Kernel = scorers[0].utility.kernel(TextTable(list(index), sources, counts), statistics)
+        self._kernel = scorers[0].utility.kernel(TextTable(list(index), sources, counts), statistics)
         self._statistics = statistics
         self._seen_texts, self._seen_sources = np.zeros(len(index), dtype=bool), np.zeros(len(sources), dtype=bool)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Compute what is new of all these questions, block by block where a cache keeps what is done."""
-        lookups: list[tuple[Answer, Lookup]] = []
-        for answer in answers:
-            ask = answer.ask
-            answer.attempt(partial(ask.scorer.look_up, ask.rows, ask.columns))
+        asks = [cast(Ask, answer.question) for answer in answers]
+        for answer, ask in zip(answers, asks, strict=True):
+            answer.attempt(ask.look_up)  # the value is a Lookup until all is computed
+        while unfinished := [answer for answer in answers if answer.error is None and answer.value.blocks]:
+            self._compute([(answer, answer.value) for answer in unfinished])
+        for answer, ask in zip(answers, asks, strict=True):
             if answer.error is None:
-                lookups.append((answer, answer.value))
-        while open_ones := [(a, look) for a, look in lookups if a.error is None and look.open]:
-            self._compute(open_ones)
-        for answer, lookup in lookups:
-            if answer.error is None:
-                answer.value = lookup.answers().reshape(answer.ask.shape)
+                answer.value = answer.value.answers().reshape(ask.shape)
 
     def _compute(self, lookups: Sequence[tuple[Answer, Lookup]]) -> None:
         """Score the next block of every lookup in one call; if that fails, one by one, each with its own error."""
-        start = time.perf_counter()
-        placed = [self._placed(answer.ask.scorer, lookup.block) for answer, lookup in lookups]
-        h, r, s = (np.concatenate(part) for part in zip(*placed, strict=True))
-        encoded = self._statistics.encoded
+        start, encoded = time.perf_counter(), self._statistics.encoded
+        placed: list[Indices] = []
+        for _, lookup in lookups:
+            texts, (h, r, s) = self._texts[lookup.scorer], lookup.block()
+            placed.append((texts[h], texts[r], s + self._first_source[lookup.scorer]))
+        joined = [np.concatenate(part) for part in zip(*placed, strict=True)]
         try:
-            values = np.asarray(self._kernel(h, r, s), dtype=np.float64)
-            if values.shape != h.shape:
-                raise ValueError(f"{values.shape} scores for {h.size} pairs")
+            values = np.asarray(self._kernel(*joined), dtype=np.float64)
+            if values.shape != joined[0].shape:
+                raise ValueError(f"{values.shape} scores for {joined[0].size} pairs")
         except Exception:
             for answer, lookup in lookups:
-                answer.attempt(lookup.compute_alone)
+                answer.attempt(lookup.compute)
             return
         seconds = time.perf_counter() - start
         ends = np.cumsum([part[0].size for part in placed])
@@ -382,13 +403,9 @@ class SharedKernel:
             answer.attempt(partial(lookup.fill, own))
             answer.seconds += seconds * own.size / values.size
         if self._statistics.encoded > encoded:
-            for (answer, _), (hypotheses, references, of) in zip(lookups, placed, strict=True):
-                new = _mark(self._seen_texts, np.concatenate([hypotheses, references]))
-                answer.ask.scorer.statistics.encoded += new + _mark(self._seen_sources, of)
-
-    def _placed(self, scorer: Scorer, pairs: Indices) -> Indices:
-        texts = self._texts[scorer]
-        return texts[pairs[0]], texts[pairs[1]], pairs[2] + self._first_source[scorer]
+            for (_, lookup), (h, r, s) in zip(lookups, placed, strict=True):
+                new = _mark(self._seen_texts, np.concatenate([h, r])) + _mark(self._seen_sources, s)
+                lookup.scorer.statistics.encoded += new
 
 
 def _mark(seen: npt.NDArray[np.bool_], indices: IntArray) -> int:
@@ -397,21 +414,3 @@ def _mark(seen: npt.NDArray[np.bool_], indices: IntArray) -> int:
     new = int((~seen[indices]).sum())
     seen[indices] = True
     return new
-
-
-def on_devices(jobs: Sequence[tuple[str, Callable[[], None]]]) -> None:
-    """Do jobs: those of one device one after the other, one thread per device."""
-    lanes: dict[str, list[Callable[[], None]]] = {}
-    for device, job in jobs:
-        lanes.setdefault(device, []).append(job)
-
-    def run(lane: Sequence[Callable[[], None]]) -> None:
-        for job in lane:
-            job()
-
-    if len(lanes) < 2:
-        for lane in lanes.values():
-            run(lane)
-    else:
-        with ThreadPoolExecutor(max_workers=len(lanes)) as pool:
-            list(pool.map(run, lanes.values()))

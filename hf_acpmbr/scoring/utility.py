@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypedDict, TypeVar, runtime_checkable
 
 from ..candidates import FloatArray, IntArray
 from ..config import describe
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import evaluate
 
     from .engine import Scorer
+
+
+U = TypeVar("U", bound="Utility")
 
 
 @dataclass
@@ -180,6 +183,13 @@ class Utility(ABC):
     def signature(self) -> str:
         """One word that says which metric this is: two utilities whose scores can differ have different ones."""
         return "|".join([self.identity, *(f"{option}:{word(value)}" for option, value in self.settings().items())])
+
+    def snapshot(self: U) -> U:
+        """Return a copy that later changes do not reach, without the network: what `signature` needs."""
+        copy = object.__new__(type(self))
+        own = {name: value for name, value in self.__dict__.items() if not hasattr(value, "named_parameters")}
+        copy.__dict__.update(own)
+        return copy
 
     @abstractmethod
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:

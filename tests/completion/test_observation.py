@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion.observation import Balanced, Uniform
-from hf_acpmbr.registry import OBSERVATIONS
+from hf_acpmbr.config import OBSERVATIONS
+from hf_acpmbr.recipe import Budget
 
 shapes = st.tuples(st.integers(1, 25), st.integers(1, 25))
 

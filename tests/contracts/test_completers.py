@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from hf_acpmbr.config import COMPLETERS
 from hf_acpmbr.matrix import ObservedScores
-from hf_acpmbr.registry import COMPLETERS
 
 every_completer = pytest.mark.parametrize("name", COMPLETERS)
 

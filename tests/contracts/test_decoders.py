@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from hf_acpmbr import ACPMBR, Candidates
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS, load_completer
 from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.decoding import DECODERS, Decision, Decoder
+from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import decide_together
 
 from ..decoding.worlds import World

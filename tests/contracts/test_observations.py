@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_acpmbr.registry import OBSERVATIONS
+from hf_acpmbr.config import OBSERVATIONS
 
 every_observation = pytest.mark.parametrize("name", OBSERVATIONS)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hf_acpmbr.registry import SAMPLERS
+from hf_acpmbr.config import SAMPLERS
 from hf_acpmbr.sampling import Truncation
 
 from ..models import EOS, tiny_model

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_acpmbr import Candidates
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.completion import ALS, AgreementALS
 from hf_acpmbr.completion.observation import Balanced, Uniform
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import MAP, MBR, PMBR, AgreementPMBR, DistilledMBR, Oracle
+from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import MatrixUtility
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "under", "big", "small", "red"]

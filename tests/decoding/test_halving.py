@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, HalvingMBR, NByS
 from hf_acpmbr.decoding.halving import affordable
+from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import MatrixUtility
 
 from .worlds import World, shuffled

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hf_acpmbr import Candidates
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, HalvingMBR, RoundsMBR
 from hf_acpmbr.decoding.rounds.model import Additive
 from hf_acpmbr.decoding.rounds.posterior import Beliefs
 from hf_acpmbr.decoding.rounds.reference_weights import Calibration, Columns
 from hf_acpmbr.decoding.rounds.state import Race, reach
+from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import MatrixUtility
 
 from .worlds import World

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hf_acpmbr import ACPMBR
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import MBR, AggregationMBR, CentroidMBR, HalvingMBR, QEFilterMBR, QERerank
+from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import Utility, load_utility
 
 from ..metrics.checkpoints import SENTENCES, write_comet

@@ -15,8 +15,8 @@ from evaluation.benchmarks import decoders, peers
 from evaluation.benchmarks.candidate_lists import BUILT_IN, candidate_lists, word_graph_samples
 from evaluation.benchmarks.decoders import SENTENCES, sampled
 from hf_acpmbr import load_utility
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import DECODERS, MAP
+from hf_acpmbr.recipe import Budget
 
 from ..models import tiny_pair
 

@@ -10,8 +10,8 @@ from scipy.stats import sem
 
 from evaluation.benchmarks import selection
 from evaluation.benchmarks.matrices import made_up
-from hf_acpmbr.budget import Budget
 from hf_acpmbr.decoding import RoundsMBR
+from hf_acpmbr.recipe import Budget
 
 
 def test_every_method_on_small_matrices(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ from hf_acpmbr.scoring import (
     load_utility,
 )
 from hf_acpmbr.scoring.checkpoints import read_weights
-from hf_acpmbr.scoring.load import UTILITIES, load_with
+from hf_acpmbr.scoring.load import UTILITIES
 
 from ..metrics.checkpoints import SENTENCES, write_bleurt, write_encoder
 
@@ -337,8 +337,7 @@ def test_no_mapping_grants_trust(tmp_path: Path, trust: object) -> None:
     options: dict[str, object] = {"output_key": "lengths", "trust_remote_code": trust}
     recipe = {"target": {"name": str(script), **options}, "decoder": "mbr"}
     for load in (
-        lambda: load_with(str(script), options),
-        lambda: load_with(str(script), options, trust_remote_code=True),
+        lambda: UtilitySpec(str(script), options).load(trust_remote_code=True),
         lambda: UtilitySpec(str(script), options),
         lambda: UtilitySpec.of({"name": str(script), **options}),
         lambda: Recipe.from_json(json.dumps({**Recipe.named("auto", target="chrf").to_dict(), **recipe})),

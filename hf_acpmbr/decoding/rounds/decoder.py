@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...budget import Budget, Level, budget_each
 from ...config import nested, number, optional, setting, several
 from ...decision import Decision
+from ...recipe import Budget, Level, budget_each
 from ...scoring import Utility
 from ..base import Decoder, Problem, Steps
 from ..exact import exact, exact_decision

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...budget import Budget
 from ...candidates import FloatArray, IntArray
 from ...config import Configured, integer, number, setting
 from ...matrix import ObservedScores, Pairs
+from ...recipe import Budget
 from ...scoring import Ask
 from ..base import Problem, Steps, gains
 from .guide import Guide
