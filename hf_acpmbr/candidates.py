@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,11 @@ from .engines import Detokenizer, Drawn, read_ctranslate2, read_generate, read_o
 if TYPE_CHECKING:
     from .types import Tokenizer
 
-G = TypeVar("G", np.int64, np.float64)
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 TokenIds = tuple[int, ...]
 _MOST_DRAWS = 2**53  # weights are counts divided by their sum
+_COUNT = integer(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,22 +45,18 @@ class Candidates:
     sampling_logprobs: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        texts = tuple(self.texts)
-        object.__setattr__(self, "texts", texts)
-        n = _checked_size(texts)
+        texts = _checked_texts(self.texts)
+        n = len(texts)
         if len(set(texts)) != n:
             raise ValueError("candidates has repeated texts: use Candidates.from_texts, which counts them")
-        counts = _counts(self.counts, n)
-        object.__setattr__(self, "counts", counts)
+        object.__setattr__(self, "texts", tuple(texts))
+        object.__setattr__(self, "counts", _counts(self.counts, n))
         if self.token_ids is not None:
-            ids = tuple(tuple(int(token) for token in row) for row in self.token_ids)
-            if len(ids) != n:
-                raise ValueError(f"token_ids has {len(ids)} rows for {n} texts")
-            object.__setattr__(self, "token_ids", ids)
+            object.__setattr__(self, "token_ids", tuple(_token_ids(self.token_ids, n)))
         for name in ("logprobs", "sampling_logprobs"):
             values = getattr(self, name)
             if values is not None:
-                object.__setattr__(self, name, _readonly(values, np.float64, n, name))
+                object.__setattr__(self, name, _log_probabilities(values, n, name))
 
     @classmethod
     def from_texts(
@@ -77,28 +73,36 @@ class Candidates:
         Equal texts with different token ids are different events, so their probabilities add up, and the ids of the
         most probable one are kept. Equal texts with equal ids (or without ids) are one event drawn again.
         """
-        if isinstance(texts, str):
-            raise TypeError("candidates is a single string: give a list of strings")
-        items = list(texts)
-        n = _checked_size(items)
+        items = _checked_texts(texts)
+        n = len(items)
         index: dict[str, int] = {}
-        inverse = np.fromiter((index.setdefault(text, len(index)) for text in items), dtype=np.int64, count=n)
+        place = np.fromiter((index.setdefault(text, len(index)) for text in items), dtype=np.int64, count=n)
         drawn = np.ones(n, dtype=np.int64) if counts is None else _counts(counts, n)
         totals = np.zeros(len(index), dtype=np.int64)
-        np.add.at(totals, inverse, drawn)
-        ids = None if token_ids is None else [tuple(int(token) for token in row) for row in token_ids]
-        if ids is not None and len(ids) != n:
-            raise ValueError(f"token_ids has {len(ids)} rows for {n} texts")
-        log_p = None if logprobs is None else _readonly(logprobs, np.float64, n, "logprobs")
-        log_q = None if sampling_logprobs is None else _readonly(sampling_logprobs, np.float64, n, "sampling_logprobs")
-        events = _distinct_events(inverse, ids)
-        return cls(
-            texts=tuple(index),
-            counts=totals,
-            token_ids=None if ids is None else _most_probable_ids(events, inverse, ids, log_p, drawn, len(index)),
-            logprobs=None if log_p is None else _log_sum(events, inverse, log_p, len(index)),
-            sampling_logprobs=None if log_q is None else _log_sum(events, inverse, log_q, len(index)),
-        )
+        np.add.at(totals, place, drawn)
+        if token_ids is None and logprobs is None and sampling_logprobs is None:
+            return cls(tuple(index), totals)
+        ids = None if token_ids is None else _token_ids(token_ids, n)
+        # The first draw of every distinct text or, if they are known, of every distinct (text, token ids).
+        first: dict[object, int] = {}
+        for position, key in enumerate(items if ids is None else zip(items, ids, strict=True)):
+            first.setdefault(key, position)
+        events = np.array(list(first.values()), dtype=np.int64)
+        summed: dict[str, FloatArray] = {}
+        own: dict[str, FloatArray] = {}
+        for name, given in (("logprobs", logprobs), ("sampling_logprobs", sampling_logprobs)):
+            if given is not None:
+                own[name], summed[name] = _log_probabilities(given, n, name), np.full(len(index), -np.inf)
+                np.logaddexp.at(summed[name], place[events], own[name][events])
+        if ids is not None:
+            rank = own.get("logprobs", drawn)
+            best: dict[int, int] = {}
+            for position in events.tolist():
+                text = int(place[position])
+                if text not in best or rank[position] > rank[best[text]]:
+                    best[text] = position
+            return cls(tuple(index), totals, tuple(ids[best[text]] for text in range(len(index))), **summed)
+        return cls(tuple(index), totals, **summed)
 
     @classmethod
     def from_counts(cls, counts: dict[str, int]) -> Candidates:
@@ -231,34 +235,47 @@ class Candidates:
         return [text for text, count in zip(self.texts, self.counts, strict=True) for _ in range(int(count))]
 
 
-def _checked_size(texts: Sequence[object]) -> int:
-    """How many there are, all of them strings and at least one."""
-    if not texts:
+def _checked_texts(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise TypeError("candidates is a single string: give a list of strings")
+    items = list(texts)
+    if not items:
         raise ValueError("candidates is empty: give at least one text")
-    for position, text in enumerate(texts):
+    for position, text in enumerate(items):
         if not isinstance(text, str):
             raise TypeError(f"candidates[{position}] is {type(text).__name__}, expected str")
-    return len(texts)
+    return items
+
+
+def _token_ids(rows: Sequence[Sequence[int]], n: int) -> list[TokenIds]:
+    ids = [tuple(int(token) for token in row) for row in rows]
+    if len(ids) != n:
+        raise ValueError(f"token_ids has {len(ids)} rows for {n} texts")
+    return ids
 
 
 def _counts(values: Iterable[int] | npt.NDArray[np.generic], n: int) -> IntArray:
     """(n,) how often each was drawn: integers of at least 1 whose sum is one that float64 holds exactly."""
     given = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    check = integer(1)
-    counts = [check(f"counts[{position}]", value) for position, value in enumerate(given)]
+    counts = [_COUNT(f"counts[{position}]", value) for position, value in enumerate(given)]
     if sum(counts) >= _MOST_DRAWS:
         raise ValueError(f"counts must sum to less than 2**53, got {sum(counts)}")
-    return _readonly(np.array(counts, dtype=np.int64), np.int64, n, "counts")
+    if len(counts) != n:
+        raise ValueError(f"counts has shape ({len(counts)},), expected ({n},): one value for each text")
+    array = np.array(counts, dtype=np.int64)
+    array.flags.writeable = False
+    return array
 
 
-def _readonly(values: Iterable[float] | npt.NDArray[np.generic], dtype: type[G], n: int, name: str) -> npt.NDArray[G]:
+def _log_probabilities(values: Iterable[float] | npt.NDArray[np.generic], n: int, name: str) -> FloatArray:
+    """(n,) finite numbers, or -inf, read-only."""
     array = np.array(values if isinstance(values, np.ndarray) else list(values))
     if array.shape != (n,):
         raise ValueError(f"{name} has shape {array.shape}, expected ({n},): one value for each text")
-    made = array.astype(dtype)
-    if made.dtype.kind == "f" and (np.isnan(made) | np.isposinf(made)).any():
-        position = int(np.flatnonzero(np.isnan(made) | np.isposinf(made))[0])
-        raise ValueError(f"{name} has {'NaN' if np.isnan(made[position]) else 'infinity'} at index {position}")
+    made = array.astype(np.float64)
+    bad = np.flatnonzero(np.isnan(made) | np.isposinf(made))
+    if bad.size:
+        raise ValueError(f"{name} has {'NaN' if np.isnan(made[bad[0]]) else 'infinity'} at index {bad[0]}")
     made.flags.writeable = False
     return made
 
@@ -278,35 +295,3 @@ def _multipliers(totals: Sequence[int], weights: Sequence[float] | None) -> list
         if np.all(np.abs(factors / (wanted * scale) - 1) < 0.01):
             break
     return [int(factor) for factor in factors]
-
-
-def _distinct_events(inverse: IntArray, ids: list[TokenIds] | None) -> IntArray:
-    """Positions of the first draw of every distinct (text, token ids)."""
-    keys = inverse.tolist() if ids is None else list(zip(inverse.tolist(), ids, strict=True))
-    first: dict[object, int] = {}
-    for position, key in enumerate(keys):
-        first.setdefault(key, position)
-    return np.fromiter(first.values(), dtype=np.int64, count=len(first))
-
-
-def _log_sum(events: IntArray, inverse: IntArray, values: FloatArray, n: int) -> FloatArray:
-    total = np.full(n, -np.inf)
-    np.logaddexp.at(total, inverse[events], values[events])
-    return total
-
-
-def _most_probable_ids(
-    events: IntArray,
-    inverse: IntArray,
-    ids: list[TokenIds],
-    log_p: FloatArray | None,
-    drawn: IntArray,
-    n: int,
-) -> tuple[TokenIds, ...]:
-    best: list[int] = [-1] * n
-    rank = drawn if log_p is None else log_p
-    for position in events.tolist():
-        text = int(inverse[position])
-        if best[text] < 0 or rank[position] > rank[best[text]]:
-            best[text] = position
-    return tuple(ids[position] for position in best)
