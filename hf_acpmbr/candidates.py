@@ -94,6 +94,7 @@ class Candidates:
             if given is not None:
                 own[name], summed[name] = _log_probabilities(given, n, name), np.full(len(index), -np.inf)
                 np.logaddexp.at(summed[name], place[events], own[name][events])
+        kept = None
         if ids is not None:
             rank = own.get("logprobs", drawn)
             best: dict[int, int] = {}
@@ -101,8 +102,8 @@ class Candidates:
                 text = int(place[position])
                 if text not in best or rank[position] > rank[best[text]]:
                     best[text] = position
-            return cls(tuple(index), totals, tuple(ids[best[text]] for text in range(len(index))), **summed)
-        return cls(tuple(index), totals, **summed)
+            kept = tuple(ids[best[text]] for text in range(len(index)))
+        return cls(tuple(index), totals, kept, summed.get("logprobs"), summed.get("sampling_logprobs"))
 
     @classmethod
     def from_counts(cls, counts: dict[str, int]) -> Candidates:
