@@ -81,7 +81,8 @@ def bleurt_loop(utility: BLEURT, hypotheses: list[str], references: list[str], s
             for r, h in zip(left, right, strict=True):
                 while len(r) + len(h) > 509:  # the longer side is cut
                     (r if len(r) > len(h) else h).pop()
-            rows = [utility.tokenizer.pair(r, h) for r, h in zip(left, right, strict=True)]
+            cls, sep = utility.tokenizer.cls_id, utility.tokenizer.sep_id
+            rows = [[cls, *r, sep, *h, sep] for r, h in zip(left, right, strict=True)]
             width = max(map(len, rows))
             ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
             types = torch.tensor([[0] * (len(r) + 2) + [1] * (width - len(r) - 2) for r in left])

@@ -26,7 +26,7 @@ from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
 
 from evaluation.training.rated_pairs import PairBatch, RatedPairs
 from evaluation.training.trainer import Trainer
-from hf_acpmbr.metrics.bleurt import BLEURTNetwork, bert_config, bleurt_network
+from hf_acpmbr.metrics.bleurt import BLEURTNetwork
 
 SIZE_SETTINGS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 OTHER_SETTINGS = ("hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "pad_token_id")
@@ -171,7 +171,7 @@ def build_network(size: Size, pieces: int = PIECES, vectors: torch.Tensor | None
         "intermediate_size": size.feed_forward,
         "max_position_embeddings": POSITIONS,
     }
-    network = BLEURTNetwork(bert_config(settings), size.embedding)
+    network = BLEURTNetwork(settings)
     start(network, vectors)
     return network
 
@@ -258,7 +258,7 @@ def load_network(folder: Path) -> BLEURTNetwork:
     """Load the network of an exported folder, in fp32."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     weights = load_file(folder / "model.safetensors")
-    return bleurt_network(config, {name: value.float() for name, value in weights.items()})
+    return BLEURTNetwork.with_weights(config, {name: value.float() for name, value in weights.items()})
 
 
 def export(network: BLEURTNetwork, pieces: Path, folder: Path) -> None:

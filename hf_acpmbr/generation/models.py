@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..config import suggest
+from ..devices import default_device
 from ..scoring.checkpoints import revision_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def load_model(
     """Load a model by hub id or folder, encoder-decoder or decoder-only; "embedded" is this package's translator.
 
     Args:
-        device: "cpu", "cuda:1", ...; default: cuda if there is one, else cpu.
+        device: "cpu", "cuda:1", ...; default: an accelerator if there is one, else cpu.
         dtype: of the weights: "float32", "bfloat16", ...; "auto" is what the checkpoint has (embedded: float32).
         source_language, target_language: for multilingual models, in their own spelling ("de", "deu_Latn"); the
             default of the embedded translator is from English to German.
@@ -84,13 +85,6 @@ def load_model(
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"the model cannot be moved to device {device!r}: {_one_line(error)}") from error
     return LoadedModel(model, tokenizer, set_languages(tokenizer, source_language, target_language))
-
-
-def default_device() -> str:
-    """Return the device of a model if none is asked for."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def hide_loading_bars(quiet: bool) -> None:

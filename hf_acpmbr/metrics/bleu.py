@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from typing_extensions import Unpack
 
 from ..candidates import FloatArray, IntArray
 from ..scoring.utility import CommonOptions, Kernel, Statistics, TextTable, Utility
 from .ngrams import MatchTable, NGramCounts, words
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class SentenceBLEU(Utility):
@@ -31,11 +29,7 @@ class SentenceBLEU(Utility):
     pairs_at_once: ClassVar[int | None] = 4096
     description = "Sentence-level BLEU (sacrebleu's sentence_bleu: exponential smoothing, effective order)."
     homepage = "https://github.com/mjpost/sacrebleu"
-    citation = (
-        "@inproceedings{papineni-etal-2002-bleu, title = {{B}leu: a method for automatic evaluation of machine "
-        "translation}, author = {Papineni, Kishore and Roukos, Salim and Ward, Todd and Zhu, Wei-Jing}, "
-        "booktitle = {Proceedings of ACL}, year = {2002}}"
-    )
+    citation = "Papineni et al. 2002, BLEU, ACL, https://aclanthology.org/P02-1040"
 
     def __init__(
         self,
@@ -56,7 +50,7 @@ class SentenceBLEU(Utility):
         self._bleu = BLEU(tokenize=tokenize, lowercase=lowercase, max_ngram_order=max_ngram_order, effective_order=True)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """N-gram counts of all texts; see `ngrams`."""
+        """Count the n-grams of all texts; see `ngrams`."""
         return _BLEUKernel(words(self._bleu, table.texts), self.max_ngram_order)
 
 
@@ -72,7 +66,10 @@ class _BLEUKernel:
 
 
 def smoothed_bleu(matches: IntArray, totals: IntArray, length_h: FloatArray, length_r: FloatArray) -> FloatArray:
-    """(k,) BLEU from (k, n) matches and totals: the s-th order without a match counts as 1 / (2^s · total)."""
+    """Return (k,) BLEU from (k, n) matches and totals.
+
+    The s-th order without a match counts as 1 / (2^s · total).
+    """
     counted = totals > 0
     missed = counted & (matches == 0)
     precision = np.where(missed, 0.5 ** np.cumsum(missed, axis=1), matches) / np.maximum(totals, 1)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,17 +18,23 @@ from torch import nn
 from torch.nn import functional
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertEncoder, BertLayer, BertPooler
+from typing_extensions import Unpack
 
-from ..candidates import IntArray
+from ..candidates import FloatArray, IntArray
 from ..scoring.batches import pad
 from ..scoring.checkpoints import Fields, read_config, read_json, read_weights
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkOptions, NetworkUtility, PairNetworkKernel
+from .network import NetworkOptions, NetworkUtility, padded
+from .tokenization import NO_LIMIT
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-_PROJECTION = ("encoder.embedding_projection.", "encoder.embedding_hidden_mapping_in.")
+_POSITIONS = 512  # of a config.json that does not say
+_SPECIALS = 3  # [CLS] reference [SEP] candidate [SEP]
+_CONFIG = (
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
+    "max_position_embeddings type_vocab_size layer_norm_eps"
+)
+# Where published checkpoints keep the projection of the embeddings.
+_PROJECTIONS = ("encoder.embedding_projection.", "encoder.embedding_hidden_mapping_in.")
 
 
 class BLEURT(NetworkUtility["BLEURTNetwork"]):
@@ -43,142 +50,92 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
     description = "BLEURT: a pre-trained network that regresses human ratings of a candidate against a reference."
     homepage = "https://github.com/google-research/bleurt"
     citation = (
-        "@inproceedings{sellam-etal-2020-bleurt, title = {{BLEURT}: Learning Robust Metrics for Text Generation}, "
-        "author = {Sellam, Thibault and Das, Dipanjan and Parikh, Ankur}, booktitle = {Proceedings of ACL}, "
-        "year = {2020}}\n"
-        "@inproceedings{pu-etal-2021-learning, title = {Learning Compact Metrics for {MT}}, author = {Pu, Amy and "
-        "Chung, Hyung Won and Parikh, Ankur and Gehrmann, Sebastian and Sellam, Thibault}, "
-        "booktitle = {Proceedings of EMNLP}, year = {2021}}"
+        "Sellam et al. 2020, BLEURT, ACL, https://aclanthology.org/2020.acl-main.704; "
+        "Pu et al. 2021, Learning compact metrics for MT, EMNLP, https://aclanthology.org/2021.emnlp-main.58"
     )
 
     def __init__(self, checkpoint: str, *, max_length: int | None = None, **options: Unpack[NetworkOptions]) -> None:
         super().__init__(checkpoint, **options)
-        if max_length is not None and max_length < 5:
+        if max_length is not None and max_length < _SPECIALS + 2:
             raise ValueError(f"max_length must be at least 5 (two texts and three special tokens), got {max_length}")
         self.max_length = max_length
-        self._tokenizer: PairTokenizer | None = None
 
-    @property
-    def tokenizer(self) -> PairTokenizer:
-        """The checkpoint's tokeniser."""
-        if self._tokenizer is None:
-            self._tokenizer = PairTokenizer.from_folder(self.folder)
-        return self._tokenizer
+    @cached_property
+    def tokenizer(self) -> BLEURTTokenizer:
+        """The checkpoint's tokenizer."""
+        return BLEURTTokenizer(self.folder)
 
     def load(self) -> BLEURTNetwork:
-        return bleurt_network(read_config(self.folder), read_weights(self.folder))
+        return BLEURTNetwork.with_weights(read_config(self.folder), read_weights(self.folder))
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Ids of all texts; pairs are assembled reference first."""
-        positions = int(read_config(self.folder).get("max_position_embeddings", 512))
-        limit = min(self.max_length or self.tokenizer.max_length or self._named_length() or positions, positions)
-        return _BLEURTKernel(self, statistics, self.tokenizer, table.texts, limit)
-
-    def _named_length(self) -> int | None:
-        """Older checkpoints have their longest input in the name alone: bleurt-base-128."""
+        """Encode all texts; pairs are put together from their ids, reference first."""
+        positions = int(read_config(self.folder).get("max_position_embeddings", _POSITIONS))
+        # Older checkpoints have their longest input in the name alone: bleurt-base-128.
         named = re.fullmatch(r"bleurt-\w+-(128|512)", (self.checkpoint_name or "").lower())
-        return int(named[1]) if named else None
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_tokenizer": None}
+        longest = self.max_length or self.tokenizer.max_length or (int(named[1]) if named else positions)
+        return _BLEURTKernel(self, table.texts, min(longest, positions) - _SPECIALS, statistics)
 
 
-class _BLEURTKernel(PairNetworkKernel):
-    def __init__(
-        self, utility: BLEURT, statistics: Statistics, tokenizer: PairTokenizer, texts: Sequence[str], limit: int
-    ) -> None:
-        super().__init__(utility, statistics)
-        self.tokenizer = tokenizer
-        self.ids = tokenizer.encode(texts)
-        self.sizes = np.fromiter((len(row) for row in self.ids), dtype=np.int64, count=len(self.ids))
-        self.room = limit - 3
+class BLEURTTokenizer:
+    """Token ids of single texts, and the ids of the special tokens.
 
-    def lengths(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> IntArray:
-        return np.asarray(np.minimum(self.sizes[hypotheses] + self.sizes[references], self.room) + 3)
+    BLEURT-20's spm.model is read by sentencepiece itself, from which transformers' conversions differ; the vocab.txt
+    of older checkpoints by transformers' WordPiece.
+    """
 
-    def forward(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> torch.Tensor:
-        rows, types = [], []
-        kept = truncated_sizes(self.sizes[references], self.sizes[hypotheses], self.room)
-        for r, h, keep_r, keep_h in zip(references, hypotheses, kept[0].tolist(), kept[1].tolist(), strict=True):
-            rows.append(self.tokenizer.pair(self.ids[r][:keep_r], self.ids[h][:keep_h]))
-            types.append([0] * (keep_r + 2) + [1] * (keep_h + 1))
-        device = self.utility.device
-        ids, segments = pad(rows, self.tokenizer.pad_id, device), pad(types, 0, device)
-        sizes = np.fromiter((len(row) for row in rows), dtype=np.int64)
-        mask = None if sizes.min() == ids.shape[1] else pad([[1] * size for size in sizes.tolist()], 0, device).bool()
-        scores: torch.Tensor = self.utility.network(ids, segments, mask)
+    def __init__(self, folder: Path) -> None:
+        settings = read_json(folder / "tokenizer_config.json")
+        limit = settings.get("model_max_length")
+        self.max_length = int(limit) if limit is not None and limit < NO_LIMIT else None
+        self.encode: Callable[[Sequence[str]], list[list[int]]]
+        if (path := folder / "spm.model").is_file():
+            import sentencepiece
+
+            model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            self.encode = lambda texts: model.encode(list(texts))
+            self.cls_id, self.sep_id, self.pad_id = *(int(model.piece_to_id(piece)) for piece in ("[CLS]", "[SEP]")), 0
+            if model.unk_id() in (self.cls_id, self.sep_id):
+                raise ValueError(f"{path} has no pieces [CLS] and [SEP]: it is not a BLEURT vocabulary")
+        elif (folder / "vocab.txt").is_file():
+            from transformers import BertTokenizer
+
+            pieces = BertTokenizer.from_pretrained(folder, do_lower_case=bool(settings.get("do_lower_case", True)))
+            # A literal [SEP] is ordinary text to Google's tokenizer.
+            as_text = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+            self.encode = lambda texts: pieces(list(texts), **as_text)["input_ids"]
+            self.cls_id, self.sep_id, self.pad_id = pieces.cls_token_id, pieces.sep_token_id, pieces.pad_token_id
+        else:
+            raise FileNotFoundError(f"{folder} has neither spm.model nor vocab.txt: is it a BLEURT checkpoint?")
+
+
+class _BLEURTKernel:
+    def __init__(self, utility: BLEURT, texts: Sequence[str], room: int, statistics: Statistics) -> None:
+        self.utility, self.room, self.statistics = utility, room, statistics
+        self.ids = utility.tokenizer.encode(texts)
+        self.sizes = np.fromiter(map(len, self.ids), dtype=np.int64, count=len(self.ids))
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        first, second = truncated_sizes(self.sizes[references], self.sizes[hypotheses], self.room)
+        scores = np.empty(hypotheses.size)
+
+        def forward(batch: IntArray) -> FloatArray:
+            tokens, device = self.utility.tokenizer, self.utility.device
+            rows, types = [], []
+            for r, h, f, s in zip(references[batch], hypotheses[batch], first[batch], second[batch], strict=True):
+                rows.append([tokens.cls_id, *self.ids[r][:f], tokens.sep_id, *self.ids[h][:s], tokens.sep_id])
+                types.append([0] * (f + 2) + [1] * (s + 1))
+            inputs = padded(rows, tokens.pad_id, device)
+            mask = inputs["attention_mask"].bool() if min(map(len, rows)) < max(map(len, rows)) else None
+            output = self.utility.network(inputs["input_ids"], pad(types, 0, device), mask)
+            return np.asarray(output.double().cpu().numpy())
+
+        self.utility.encode(first + second + _SPECIALS, forward, scores.__setitem__, self.statistics)
         return scores
 
 
-class PairTokenizer:
-    """Token ids of single texts, and `[CLS] reference [SEP] candidate [SEP]`.
-
-    Args:
-        encode: texts → ids without special tokens.
-        cls_id, sep_id, pad_id: the special tokens.
-        max_length: the longest input the checkpoint was made for, if it says so.
-    """
-
-    def __init__(
-        self,
-        encode: Callable[[Sequence[str]], list[list[int]]],
-        cls_id: int,
-        sep_id: int,
-        pad_id: int = 0,
-        max_length: int | None = None,
-    ) -> None:
-        self.encode = encode
-        self.cls_id, self.sep_id, self.pad_id, self.max_length = cls_id, sep_id, pad_id, max_length
-
-    def pair(self, reference: list[int], candidate: list[int]) -> list[int]:
-        """Ids of one input, reference first."""
-        return [self.cls_id, *reference, self.sep_id, *candidate, self.sep_id]
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> PairTokenizer:
-        """spm.model (sentencepiece itself: transformers' conversions differ from it) or vocab.txt (WordPiece)."""
-        settings = read_json(folder / "tokenizer_config.json")
-        limit = settings.get("model_max_length")
-        limit = int(limit) if limit is not None and limit < 10**6 else None
-        if (folder / "spm.model").is_file():
-            return cls._sentencepiece(folder / "spm.model", limit)
-        if (folder / "vocab.txt").is_file():
-            return cls._wordpiece(folder, bool(settings.get("do_lower_case", True)), limit)
-        raise FileNotFoundError(f"{folder} has neither spm.model nor vocab.txt: is it a BLEURT checkpoint?")
-
-    @classmethod
-    def _sentencepiece(cls, path: Path, limit: int | None) -> PairTokenizer:
-        import sentencepiece
-
-        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        special = {piece: int(model.piece_to_id(piece)) for piece in ("[CLS]", "[SEP]")}
-        for piece, number in special.items():
-            if number == model.unk_id():
-                raise ValueError(f"{path} has no piece {piece}: it is not a BLEURT vocabulary")
-
-        def encode(texts: Sequence[str]) -> list[list[int]]:
-            ids: list[list[int]] = model.encode(list(texts))
-            return ids
-
-        return cls(encode, special["[CLS]"], special["[SEP]"], max_length=limit)
-
-    @classmethod
-    def _wordpiece(cls, folder: Path, lowercase: bool, limit: int | None) -> PairTokenizer:
-        from transformers import BertTokenizer
-
-        tokenizer = BertTokenizer.from_pretrained(folder, do_lower_case=lowercase)
-
-        def encode(texts: Sequence[str]) -> list[list[int]]:
-            # A literal [SEP] is ordinary text to Google's tokeniser.
-            options: dict[str, bool] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
-            ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"]
-            return ids
-
-        return cls(encode, tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, limit)
-
-
 def truncated_sizes(references: IntArray, candidates: IntArray, room: int) -> tuple[IntArray, IntArray]:
-    """Tokens kept of each side so that both fit into `room`.
+    """Return the tokens kept of each side so that both fit into `room`.
 
     Google's rule drops the last token of the longer side (of the candidate at a tie) until they fit. In closed form: a
     side keeps what the other leaves over, but at least its half.
@@ -201,90 +158,71 @@ class FactorisedEmbeddings(nn.Module):
         self.projection = nn.Identity() if embedding_size is None else nn.Linear(size, config.hidden_size)
 
     def forward(self, ids: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
-        """(B, L) ids and segments → (B, L, H)."""
+        """Embed (B, L) ids and segments as (B, L, H)."""
         positions = self.position_embeddings.weight[: ids.shape[1]]
         embedded = self.word_embeddings(ids) + self.token_type_embeddings(segments) + positions
         return cast(torch.Tensor, self.projection(self.LayerNorm(embedded)))
 
 
 class BLEURTNetwork(nn.Module):
-    """(ids, segments, mask) → score of each row."""
+    """(ids, segments, mask) → score of each row.
 
-    def __init__(self, config: BertConfig, embedding_size: int | None) -> None:
+    Args:
+        config: a BLEURT config.json.
+    """
+
+    def __init__(self, config: Fields) -> None:
         super().__init__()
-        self.embeddings = FactorisedEmbeddings(config, embedding_size)
-        self.encoder = BertEncoder(config)
-        self.pooler = BertPooler(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
+        size = config.get("embedding_size") or config.get("input_embedding_size")
+        known: Fields = {name: config[name] for name in _CONFIG.split() if name in config}
+        # Google's gelu is the tanh one in the older, unfactorised checkpoints, whose config.json says "gelu".
+        if known.get("hidden_act", "gelu") == "gelu" and not size:
+            known["hidden_act"] = "gelu_pytorch_tanh"
+        bert = BertConfig(**known, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        self.embeddings = FactorisedEmbeddings(bert, size)
+        self.encoder = BertEncoder(bert)
+        self.pooler = BertPooler(bert)
+        self.classifier = nn.Linear(bert.hidden_size, 1)
 
     def forward(self, ids: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """(B, L) ids, segments and boolean mask (None: no padding) → (B,) scores."""
+        """Score (B, L) ids, segments and boolean mask (None: no padding) as (B,)."""
         hidden = self.embeddings(ids, segments)
         attended = None if mask is None else mask[:, None, None, :]
-        *layers, last = cast(Sequence[BertLayer], self.encoder.layer)
+        *_, last = layers = cast(Sequence[BertLayer], self.encoder.layer)
         for layer in layers:
-            hidden = attend(layer, hidden, hidden, attended)
-        # The score is read off the first position alone.
-        hidden = attend(last, hidden[:, :1], hidden, attended)
+            # The score is read off the first position alone, so the last layer computes no other.
+            asking = hidden[:, :1] if layer is last else hidden
+            attention = layer.attention.self
+            projected = attention.query(asking), attention.key(hidden), attention.value(hidden)
+            heads = (states.unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2) for states in projected)
+            query, key, value = heads
+            context = functional.scaled_dot_product_attention(query, key, value, attn_mask=attended)
+            between = layer.attention.output(context.transpose(1, 2).flatten(2), asking)
+            hidden = layer.output(layer.intermediate(between), between)
         return cast(torch.Tensor, self.classifier(self.pooler(hidden)).squeeze(-1))
 
-
-def attend(layer: BertLayer, asking: torch.Tensor, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """One BERT layer for some positions only: (B, Q, H) of the asking ones, which attend to all (B, L, H)."""
-    attention = layer.attention.self
-
-    def heads(projection: nn.Linear, values: torch.Tensor) -> torch.Tensor:
-        split: torch.Tensor = projection(values).unflatten(-1, (attention.num_attention_heads, -1))
-        return split.transpose(1, 2)
-
-    context = functional.scaled_dot_product_attention(
-        heads(attention.query, asking), heads(attention.key, hidden), heads(attention.value, hidden), attn_mask=mask
-    )
-    attended = layer.attention.output(context.transpose(1, 2).flatten(2), asking)
-    return cast(torch.Tensor, layer.output(layer.intermediate(attended), attended))
-
-
-def embedding_size(config: Fields) -> int | None:
-    """Width of the factorised embeddings; None for older checkpoints, which have none."""
-    return config.get("embedding_size") or config.get("input_embedding_size")
-
-
-def bert_config(config: Fields) -> BertConfig:
-    """transformers' BERT configuration from a BLEURT config.json."""
-    names = (
-        "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
-        "max_position_embeddings type_vocab_size layer_norm_eps"
-    )
-    options: Fields = {name: config[name] for name in names.split() if name in config}
-    options.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    # Google's gelu is the tanh one in the older, unfactorised checkpoints, whose config.json says "gelu".
-    if options.get("hidden_act", "gelu") == "gelu" and not embedding_size(config):
-        options["hidden_act"] = "gelu_pytorch_tanh"
-    return BertConfig(**options)
-
-
-def bleurt_network(config: Fields, weights: Mapping[str, torch.Tensor]) -> BLEURTNetwork:
-    """The network with the weights of a public checkpoint (keys `bleurt.*`, `classifier.*`)."""
-    state: dict[str, torch.Tensor] = {}
-    for key, value in weights.items():
-        name = key.removeprefix("bleurt.").removeprefix("rembert.")
-        for prefix in _PROJECTION:
-            name = name.replace(prefix, "embeddings.projection.")
-        if not name.endswith("position_ids"):
-            state[name] = value
-    with torch.device("meta"):
-        network = BLEURTNetwork(bert_config(config), embedding_size(config))
-    wanted = network.state_dict()
-    missing, surplus = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
-    if missing or surplus:
-        raise ValueError(
-            f"not a BLEURT checkpoint: {len(missing)} weights are missing {missing[:3]}, {len(surplus)} are unknown "
-            f"{surplus[:3]}"
-        )
-    for key, tensor in wanted.items():
-        if tensor.shape != state[key].shape:
+    @classmethod
+    def with_weights(cls, config: Fields, weights: Mapping[str, torch.Tensor]) -> BLEURTNetwork:
+        """Make the network with the weights of a public checkpoint (keys `bleurt.*`, `classifier.*`)."""
+        state: dict[str, torch.Tensor] = {}
+        for key, value in weights.items():
+            name = key.removeprefix("bleurt.").removeprefix("rembert.")
+            for place in _PROJECTIONS:
+                name = name.replace(place, "embeddings.projection.")
+            if not name.endswith("position_ids"):
+                state[name] = value
+        with torch.device("meta"):
+            network = cls(config)
+        wanted = network.state_dict()
+        missing, surplus = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
+        if missing or surplus:
             raise ValueError(
-                f"weight {key} has shape {tuple(state[key].shape)}, config.json says {tuple(tensor.shape)}"
+                f"not a BLEURT checkpoint: {len(missing)} weights are missing {missing[:3]}, "
+                f"{len(surplus)} are unknown {surplus[:3]}"
             )
-    network.load_state_dict(state, assign=True)
-    return network
+        for key, tensor in wanted.items():
+            if tensor.shape != state[key].shape:
+                found, said = tuple(state[key].shape), tuple(tensor.shape)
+                raise ValueError(f"weight {key} has shape {found}, config.json says {said}")
+        network.load_state_dict(state, assign=True)
+        return network

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from typing_extensions import Unpack
 
 from ..candidates import FloatArray, IntArray
 from ..scoring.utility import CommonOptions, Kernel, Statistics, TextTable, Utility
 from .ngrams import MatchTable, NGramCounts
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
@@ -36,10 +34,7 @@ class ChrF(Utility):
     pairs_at_once: ClassVar[int | None] = 4096
     description = "Character n-gram F-score (sacrebleu's sentence chrF)."
     homepage = "https://github.com/mjpost/sacrebleu"
-    citation = (
-        "@inproceedings{popovic-2015-chrf, title = {chr{F}: character n-gram {F}-score for automatic {MT} evaluation}, "
-        "author = {Popovi{\\'c}, Maja}, booktitle = {Proceedings of WMT}, year = {2015}}"
-    )
+    citation = "Popović 2015, chrF, WMT, https://aclanthology.org/W15-3049"
 
     def __init__(
         self,
@@ -62,7 +57,7 @@ class ChrF(Utility):
         self.name = "chrf" + "+" * word_order
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """N-gram counts of all texts; see `ngrams`."""
+        """Count the n-grams of all texts; see `ngrams`."""
         return _ChrFKernel(self, table.texts)
 
 
@@ -84,7 +79,7 @@ class _ChrFKernel:
         return self._f_score(matches, self.totals[hypotheses], self.totals[references])
 
     def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
-        """chrF against mean n-gram counts (Vamvas & Sennrich 2024, https://arxiv.org/abs/2402.04251)."""
+        """Score against mean n-gram counts (Vamvas & Sennrich 2024, https://arxiv.org/abs/2402.04251)."""
         matches, totals = [], []
         for kind in self.counts:
             means, total = kind.aggregate(references, weights)
@@ -95,7 +90,7 @@ class _ChrFKernel:
         return self._f_score(np.concatenate(matches, axis=2), total_h, total_r)
 
     def _f_score(self, matches: IntArray | FloatArray, total_h: IntArray, total_r: IntArray | FloatArray) -> FloatArray:
-        """F of the precisions and recalls averaged over the orders both texts have (sacrebleu's effective order)."""
+        """Return F of the means over the orders both texts have (sacrebleu's effective order)."""
         both = (total_h > 0) & (total_r > 0)
         effective = np.maximum(both.sum(axis=-1), 1)
         precision = np.where(both, matches / np.maximum(total_h, 1), 0.0).sum(axis=-1) / effective
@@ -106,7 +101,7 @@ class _ChrFKernel:
 
 
 def _words(text: str) -> list[str]:
-    """Words with one leading or trailing punctuation mark split off, as in chrF++.py and sacrebleu."""
+    """Split off one leading or trailing punctuation mark per word, as chrF++.py and sacrebleu do."""
     words = []
     for word in text.split():
         if len(word) > 1 and word[-1] in _PUNCTUATION:

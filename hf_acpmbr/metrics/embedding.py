@@ -10,8 +10,7 @@ import numpy as np
 from ..candidates import FloatArray, IntArray
 from ..scoring.checkpoints import naming
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .encoding import TextVectors
-from .network import NetworkOptions, NetworkUtility
+from .network import NetworkOptions, NetworkUtility, TextVectors
 from .tokenization import NO_LIMIT, position_limit
 
 if TYPE_CHECKING:
@@ -43,11 +42,7 @@ class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
     has_vectors = True
     description = "Cosine similarity of sentence embeddings."
     homepage = "https://www.sbert.net"
-    citation = (
-        "@inproceedings{reimers-2019-sentence-bert, title = {Sentence-{BERT}: Sentence Embeddings using Siamese "
-        "{BERT}-Networks}, author = {Reimers, Nils and Gurevych, Iryna}, booktitle = {Proceedings of EMNLP}, "
-        "year = {2019}}"
-    )
+    citation = "Reimers & Gurevych 2019, Sentence-BERT, EMNLP, https://aclanthology.org/D19-1410"
 
     def __init__(
         self,
@@ -91,37 +86,24 @@ class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
         return network
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Unit vectors of each text."""
+        """Tokenize the texts for their lengths; the library itself tokenizes them again."""
         return _CosineKernel(self, table.texts, statistics)
-
-
-class _SentenceVectors(TextVectors):
-    """What the library's `encode` makes of the texts of each batch."""
-
-    def __init__(self, utility: EmbeddingCosine, texts: Sequence[str], statistics: Statistics) -> None:
-        network = utility.network
-        # The rows are there for the lengths alone, by which batches are filled: the library tokenises by itself.
-        cut = {"truncation": True, "max_length": network.max_seq_length}
-        rows = network.tokenizer(list(texts), **cut)["input_ids"] if texts else []
-        super().__init__(utility, rows, 0, network, statistics)
-        self.network, self.texts, self.prefix = network, texts, utility.prefix
-
-    def _run(self, batch: IntArray) -> torch.Tensor:
-        from torch.nn.functional import normalize
-
-        vectors = self.network.encode(
-            [self.texts[k] for k in batch],
-            prompt=self.prefix,
-            batch_size=batch.size,
-            show_progress_bar=False,
-            convert_to_tensor=True,
-        )
-        return normalize(vectors.float(), dim=-1)
 
 
 class _CosineKernel:
     def __init__(self, utility: EmbeddingCosine, texts: Sequence[str], statistics: Statistics) -> None:
-        self.states = _SentenceVectors(utility, texts, statistics)
+        self.texts, self.prefix, self.network = texts, utility.prefix, utility.network
+        cut = {"truncation": True, "max_length": self.network.max_seq_length}
+        rows = self.network.tokenizer(list(texts), **cut)["input_ids"] if texts else []
+        self.states = TextVectors(utility, [len(row) for row in rows], self._encode, statistics)
+
+    def _encode(self, texts: IntArray) -> torch.Tensor:
+        """Return unit vectors: what the library's `encode` makes of one batch."""
+        from torch.nn.functional import normalize
+
+        batch = [self.texts[k] for k in texts]
+        options = {"batch_size": len(batch), "show_progress_bar": False, "convert_to_tensor": True}
+        return normalize(self.network.encode(batch, prompt=self.prefix, **options).float(), dim=-1)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
         texts, inverse = np.unique(np.concatenate([hypotheses, references]), return_inverse=True)
@@ -132,16 +114,16 @@ class _CosineKernel:
         return np.asarray(np.einsum("kd,kd->k", vectors[h], vectors[r]))
 
     def vectors(self, texts: IntArray) -> FloatArray:
-        """(k, D) unit vectors."""
+        """Return (k, D) unit vectors."""
         import torch
 
         return np.asarray(torch.stack(self.states.get(texts)).double().cpu().numpy())
 
     def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
-        """(k, K) cosines with given vectors of any length."""
+        """Return (k, K) cosines with given vectors of any length."""
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(self.vectors(hypotheses) @ (vectors / np.maximum(norms, 1e-12)).T)
 
     def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
-        """(k, K) cosines with weighted mean vectors."""
+        """Return (k, K) cosines with weighted mean vectors."""
         return self.vector_scores(hypotheses, weights @ self.vectors(references))

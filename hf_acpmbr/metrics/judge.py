@@ -9,6 +9,7 @@ from __future__ import annotations
 import string
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -62,11 +63,7 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
     files = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja")
     description = "A language model as the judge of two texts."
     homepage = "https://arxiv.org/abs/2410.02902"
-    citation = (
-        "@misc{wu-etal-2024-better, title = {Better Instruction-Following Through Minimum {B}ayes Risk}, author = {Wu, "
-        "Ian and Fernandes, Patrick and Bertsch, Amanda and Kim, Seungone and Pakazad, Sina and Neubig, Graham}, "
-        "year = {2024}, eprint = {2410.02902}, archivePrefix = {arXiv}}"
-    )
+    citation = "Wu et al. 2024, MBR with LLM judges, https://arxiv.org/abs/2410.02902"
 
     def __init__(
         self,
@@ -91,16 +88,15 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         self.takes_source = "{source}" in self.prompt
         self.symmetric = both_orders and question == "agreement"
         self.scale = max(self.answers.values()) - min(self.answers.values())
-        self._tokenizer: Tokenizer | None = None
         self._warned = False
 
-    @property
+    @cached_property
     def tokenizer(self) -> Tokenizer:
-        if self._tokenizer is None:
-            from transformers import AutoTokenizer
+        """The model's tokenizer."""
+        from transformers import AutoTokenizer
 
-            self._tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
-        return self._tokenizer
+        with naming(self.folder):
+            return cast("Tokenizer", AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False))
 
     def load(self) -> PreTrainedModel:
         from transformers import AutoModelForCausalLM
@@ -110,11 +106,10 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
             return cast("PreTrainedModel", AutoModelForCausalLM.from_pretrained(self.folder, **options))
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """One pass for each pair and order."""
         return _JudgeKernel(self, table, statistics)
 
     def ask(self, source: str | None, first: str, second: str) -> list[int]:
-        """Token ids of one question."""
+        """Return the token ids of one question."""
         values = {"source": source or "", "first": first, "second": second}
         # In one pass, so that braces in a text stay as they are.
         asked = "".join(
@@ -127,7 +122,7 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         return list(self.tokenizer(asked + "\nAnswer:")["input_ids"])
 
     def answer_tokens(self) -> tuple[list[int], list[int]]:
-        """The tokens that an answer can begin with, and the answer that each belongs to."""
+        """Return the tokens that an answer can begin with, and the answer that each belongs to."""
         owners: dict[int, set[int]] = {}
         for k, answer in enumerate(self.answers):
             for spelled in (answer, f" {answer}"):
@@ -151,9 +146,6 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
                 "the probability, so it mostly says something else: choose another model, prompt= or answers=",
                 stacklevel=2,
             )
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_tokenizer": None}
 
 
 class _JudgeKernel:
@@ -179,17 +171,14 @@ class _JudgeKernel:
             for a, b, s in zip(first.tolist(), second.tolist(), sources.tolist(), strict=True)
         ]
         out = np.empty((len(rows), 2))
-
-        def receive(batch: IntArray, answered: FloatArray) -> None:
-            out[batch] = answered
-
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        self.utility.encode(lengths, lambda batch: self._forward([rows[k] for k in batch]), receive, self.statistics)
+        forward = lambda batch: self._forward([rows[k] for k in batch])  # noqa: E731
+        self.utility.encode(lengths, forward, out.__setitem__, self.statistics)
         self.utility.check_share(float(out[:, 1].mean()))
         return out[:, 0]
 
     def _forward(self, rows: Sequence[Sequence[int]]) -> FloatArray:
-        """(B, 2) mean values of the answers, and their share of the probability.
+        """Return (B, 2) mean values of the answers, and their share of the probability.
 
         Padded on the left, so that the last place is every row's next token.
         """
@@ -214,10 +203,9 @@ def _check(prompt: str, answers: Mapping[str, float]) -> None:
         places = [place[1:] for place in string.Formatter().parse(prompt) if place[1] is not None]
     except ValueError as error:
         raise ValueError(f"prompt is not a template ({error}): write {{{{ and }}}} for braces") from error
-    named = [name for name, *_ in places]
     if unknown := [name for name, *more in places if name not in _PLACES or any(more)]:
         raise ValueError(f"prompt has {{{unknown[0]}…}}: its places are {{first}}, {{second}} and {{source}}")
-    if not {"first", "second"} <= set(named):
+    if not {"first", "second"} <= {name for name, *_ in places}:
         raise ValueError(f"prompt must have {{first}} and {{second}} where the two texts go, got {prompt!r}")
     if len(set(answers.values())) < 2:
         raise ValueError(f"answers must have at least two answers of different value, got {dict(answers)}")

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import MT5ForConditionalGeneration
+from typing_extensions import Unpack
 
-from ..candidates import IntArray
-from ..scoring.batches import pad
-from ..scoring.checkpoints import checkpoint_folder, read_config, read_weights, revision_of
+from ..candidates import FloatArray, IntArray
+from ..scoring.checkpoints import checkpoint_folder, naming, read_config, read_weights, revision_of
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkOptions, NetworkUtility, PairNetworkKernel
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from .network import NetworkOptions, NetworkUtility, padded
 
 _TOKENIZER_FILES = ("spiece.model",)
 _WORST = 25.0  # the score of the worst translation
 _SCORE_TOKEN = 250089  # <extra_id_10> of mT5's vocabulary
+# The parts of an input in order, and its tokens at most (the end-of-text token takes one place before it is stripped).
+_LAYOUTS = {24: (("source", "candidate", "reference"), 1535), 23: (("candidate", "reference", "source"), 1023)}
 
 
 class MetricX(NetworkUtility["MetricXNetwork"]):
@@ -44,11 +45,7 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
     files = ("*.json", "*.safetensors", "*.bin", "spiece.model")
     description = "MetricX: mT5 that regresses MQM error scores (0 best, 25 worst)."
     homepage = "https://github.com/google-research/metricx"
-    citation = (
-        "@inproceedings{juraska-etal-2024-metricx, title = {{M}etric{X}-24: The {G}oogle Submission to the {WMT} 2024 "
-        "Metrics Shared Task}, author = {Juraska, Juraj and Deutsch, Daniel and Finkelstein, Mara and Freitag, "
-        "Markus}, booktitle = {Proceedings of WMT}, year = {2024}}"
-    )
+    citation = "Juraska et al. 2024, MetricX-24, WMT, https://aclanthology.org/2024.wmt-1.35"
 
     def __init__(
         self,
@@ -63,42 +60,57 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
         super().__init__(checkpoint, **options)
         name = checkpoint.lower()
         self.version = version or (23 if "metricx-23" in name else 24)
-        if self.version not in (23, 24):
+        if self.version not in _LAYOUTS:
             raise ValueError(f"version must be 23 or 24, got {version}")
         self.reference_free = "-qe-" in name if reference_free is None else reference_free
         self.needs_reference = not self.reference_free
         self.needs_source = self.version == 24 or self.reference_free
         self.tokenizer = tokenizer
         self.score_token = score_token
-        self._pieces: Pieces | None = None
 
     def settings(self) -> dict[str, object]:
-        """The options; the tokeniser by its content."""
+        """Return the options; the tokenizer by its content."""
         return {**super().settings(), "tokenizer": revision_of(self.tokenizer_folder(), _TOKENIZER_FILES)}
 
     def load(self) -> MetricXNetwork:
-        return metricx_network(self.folder, self.score_token)
+        """Load the network.
+
+        transformers 5 ties mT5's output matrix to the embeddings whatever config.json says, so the one row of it that
+        is needed is taken from the weights file, and scaled (by d_model^-½) only if the checkpoint itself is tied: if
+        it says so, or if its file has no output matrix.
+        """
+        config, weights = read_config(self.folder), read_weights(self.folder)
+        tied = "lm_head.weight" not in weights or config.get("tie_word_embeddings", False)
+        matrix = weights.get("lm_head.weight", weights.get("shared.weight"))
+        if matrix is None or self.score_token >= len(matrix):
+            raise ValueError(
+                f"{self.folder} has no output for score_token={self.score_token}: is it a MetricX checkpoint?"
+            )
+        readout = matrix[self.score_token].clone() * (config["d_model"] ** -0.5 if tied else 1.0)
+        del weights, matrix
+        with naming(self.folder):
+            return MetricXNetwork(MT5ForConditionalGeneration.from_pretrained(self.folder), readout)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Ids of each text with its label; mT5's pieces never cross a space, so inputs are put together from parts."""
-        if self._pieces is None:
-            self._pieces = Pieces(self.tokenizer_folder() / "spiece.model")
-        return _MetricXKernel(self, statistics, self._pieces, table)
+        """Encode each text with its label; mT5's pieces never cross a space, so inputs are put together from parts."""
+        return _MetricXKernel(self, table, statistics)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The tokenizer."""
+        return Pieces(self.tokenizer_folder() / "spiece.model")
 
     def tokenizer_folder(self) -> Path:
-        """Local folder of spiece.model."""
+        """Return the local folder of spiece.model."""
         if self.tokenizer is None and (self.folder / "spiece.model").is_file():
             return self.folder
         return checkpoint_folder(self.tokenizer or "google/mt5-xl", _TOKENIZER_FILES)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_pieces": None}
 
 
 class Pieces:
     """Ids of texts in mT5's vocabulary.
 
-    The vocabulary can spell unknown characters as bytes. MetricX's own program does not: its converted tokeniser has
+    The vocabulary can spell unknown characters as bytes. MetricX's own program does not: its converted tokenizer has
     one unknown token for each run of them, and so have these ids.
 
     Args:
@@ -113,50 +125,42 @@ class Pieces:
         self.bytes = frozenset(k for k in range(self.model.get_piece_size()) if self.model.is_byte(k))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without an end token."""
-        rows: list[list[int]] = self.model.encode(list(texts))
-        return [self._without_bytes(row) for row in rows] if self.bytes else rows
-
-    def _without_bytes(self, row: list[int]) -> list[int]:
-        out: list[int] = []
-        previous = False
-        for token in row:
-            spelled = token in self.bytes
-            if not (spelled and previous):
-                out.append(self.unknown if spelled else token)
-            previous = spelled
-        return out
-
-
-class _MetricXKernel(PairNetworkKernel):
-    def __init__(self, utility: MetricX, statistics: Statistics, pieces: Pieces, table: TextTable) -> None:
-        super().__init__(utility, statistics)
-        version_24 = utility.version == 24
-        order = ("source", "candidate", "reference") if version_24 else ("candidate", "reference", "source")
-        needed = {"source": utility.needs_source, "candidate": True, "reference": utility.needs_reference}
-        self.order = [part for part in order if needed[part]]
-        self.ids = {
-            part: pieces.encode([f"{part}: {text}" for text in (table.sources if part == "source" else table.texts)])
-            for part in self.order
-        }
-        self.sizes = {part: np.array([len(row) for row in rows], dtype=np.int64) for part, rows in self.ids.items()}
-        # The end-of-text token takes one place before it is stripped.
-        self.limit = (1536 if version_24 else 1024) - 1
-
-    def lengths(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> IntArray:
-        of = {"source": sources, "candidate": hypotheses, "reference": references}
-        total = sum((self.sizes[part][of[part]] for part in self.order), np.zeros(hypotheses.size, dtype=np.int64))
-        return np.minimum(total, self.limit)
-
-    def forward(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> torch.Tensor:
-        of = {"source": sources, "candidate": hypotheses, "reference": references}
+        """Return the ids of each text, without an end token."""
         rows = []
-        for k in range(hypotheses.size):
-            row = [token for part in self.order for token in self.ids[part][of[part][k]]]
-            rows.append(row[: self.limit])
-        device = self.utility.device
-        ids, mask = pad(rows, 0, device), pad([[1] * len(row) for row in rows], 0, device)
-        scores: torch.Tensor = self.utility.network(ids, mask)
+        for row in self.model.encode(list(texts)):
+            spelled = [token in self.bytes for token in row]
+            known = [self.unknown if byte else token for token, byte in zip(row, spelled, strict=True)]
+            keep = [not (byte and before) for byte, before in zip(spelled, [False, *spelled], strict=False)]
+            rows.append(list(compress(known, keep)))
+        return rows
+
+
+class _MetricXKernel:
+    def __init__(self, utility: MetricX, table: TextTable, statistics: Statistics) -> None:
+        self.utility, self.statistics = utility, statistics
+        order, self.limit = _LAYOUTS[utility.version]
+        absent = {"source": not utility.needs_source, "reference": not utility.needs_reference}
+        self.ids = {
+            part: utility.pieces.encode(
+                [f"{part}: {text}" for text in (table.sources if part == "source" else table.texts)]
+            )
+            for part in order
+            if not absent.get(part)
+        }
+
+    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+        of = {"source": sources, "candidate": hypotheses, "reference": references}
+        lengths = np.zeros(hypotheses.size, dtype=np.int64)
+        for part, rows in self.ids.items():
+            lengths += np.array([len(row) for row in rows], dtype=np.int64)[of[part]]
+        scores = np.empty(hypotheses.size)
+
+        def forward(batch: IntArray) -> FloatArray:
+            inputs = [[token for part, ids in self.ids.items() for token in ids[of[part][k]]] for k in batch]
+            batch_inputs = padded([row[: self.limit] for row in inputs], 0, self.utility.device)
+            return np.asarray(self.utility.network(**batch_inputs).double().cpu().numpy())
+
+        self.utility.encode(np.minimum(lengths, self.limit), forward, scores.__setitem__, self.statistics)
         return scores
 
 
@@ -168,28 +172,11 @@ class MetricXNetwork(nn.Module):
         self.encoder, self.decoder = model.encoder, model.decoder
         self.readout = nn.Parameter(readout)
 
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """(B, L) ids and mask → (B,) scores."""
-        encoded = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        start = torch.zeros(ids.shape[0], 1, dtype=torch.long, device=ids.device)
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Score (B, L) ids and mask as (B,)."""
+        encoded = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        start = torch.zeros(len(input_ids), 1, dtype=torch.long, device=input_ids.device)
         decoded = self.decoder(
-            input_ids=start, encoder_hidden_states=encoded, encoder_attention_mask=mask, use_cache=False
+            input_ids=start, encoder_hidden_states=encoded, encoder_attention_mask=attention_mask, use_cache=False
         ).last_hidden_state
         return cast(torch.Tensor, (decoded[:, 0] @ self.readout).float().clamp(0.0, _WORST))
-
-
-def metricx_network(folder: Path, score_token: int) -> MetricXNetwork:
-    """The network from a folder in mT5's format.
-
-    transformers 5 ties mT5's output matrix to the embeddings whatever config.json says, so the one row of it that is
-    needed is taken from the weights file, and scaled (by d_model^-½) only if the checkpoint itself is tied: if it says
-    so, or if its file has no output matrix.
-    """
-    config, weights = read_config(folder), read_weights(folder)
-    tied = "lm_head.weight" not in weights or config.get("tie_word_embeddings", False)
-    matrix = weights.get("lm_head.weight", weights.get("shared.weight"))
-    if matrix is None or score_token >= matrix.shape[0]:
-        raise ValueError(f"{folder} has no output for score_token={score_token}: is it a MetricX checkpoint?")
-    readout = matrix[score_token].clone() * (config["d_model"] ** -0.5 if tied else 1.0)
-    del weights, matrix
-    return MetricXNetwork(MT5ForConditionalGeneration.from_pretrained(folder), readout)

@@ -1,20 +1,22 @@
-"""What all networks share: device, dtype, lazy loading, and scoring pairs of token sequences in sorted batches."""
+"""What all networks share: device, precision, loading when needed, sorted batches, one encoding of each text."""
 
 from __future__ import annotations
 
 import threading
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
+from ..candidates import IntArray
 from ..config import describe, integer, optional
-from ..scoring.batches import TokenBatches
+from ..devices import checked_device, computes_in, default_device
+from ..scoring.batches import TokenBatches, pad
 from ..scoring.checkpoints import checkpoint_folder, revision_of
 from ..scoring.utility import CommonOptions, Statistics, Utility
 from .tokenization import SpecialTokens
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _DTYPES = ("float32", "float16", "bfloat16")
-_LOADING = threading.RLock()  # sources that are decided together may ask at the same time
+_CPU_BATCH, _GPU_BATCH = 2048, 32768  # tokens; on a CPU larger batches only cost memory
+_LOADING = threading.RLock()  # the driver's two halves may both be the first to need a network
 N = TypeVar("N", bound="torch.nn.Module", covariant=True)
 Output = TypeVar("Output")
 
@@ -42,25 +45,27 @@ class NetworkOptions(CommonOptions, total=False):
 
 
 class NetworkUtility(Utility, Generic[N]):
-    """A metric that is a network. Nothing is loaded before the first score (or a question only the weights answer).
+    """A metric that is a network, loaded for the first score or for what only its weights can answer.
+
+    What a subclass loads it keeps as cached properties: these are not pickled.
 
     Args:
         checkpoint: hub id or folder.
-        device: "cpu", "cuda:0", "mps", ...; default: a GPU if there is one.
-        dtype: "auto" (default) is half precision on GPUs and float32 elsewhere; "float32", "float16", "bfloat16". On a
-            CPU float32 keeps choices alike on different processors, so bfloat16 is for whoever asks.
-        batch_tokens: tokens of a batch, padding included; default 2,048 on CPU, 32,768 elsewhere.
+        device: "cpu", "cuda:0", "mps", ...; default: an accelerator if there is one.
+        dtype: "auto" (default) is half precision on devices with units for it and float32 elsewhere; "float32",
+            "float16", "bfloat16". On a CPU "auto" stays float32, which makes equal choices on
+            different processors.
+        batch_tokens: tokens per batch, padding included; default 2,048 on CPU, 32,768 elsewhere.
         compile: run the network through torch.compile.
         revision: branch, tag or commit of a hub checkpoint.
         name: for signatures and reports.
-        parameters: of the network, where they are known without loading it.
+        parameters: of the network, if they are known without loading it.
         options: `cache=`, `progress=` of every utility.
     """
 
     files: Sequence[str] = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt")
     half = "float16"
     joins_sources = True
-    known_parameters: int | None = None
 
     def __init__(
         self,
@@ -79,43 +84,42 @@ class NetworkUtility(Utility, Generic[N]):
         self.checkpoint, self.revision, self.compile = checkpoint, revision, compile
         self.checkpoint_name = checkpoint.rstrip("/").split("/")[-1]
         self.name = name or self.checkpoint_name
-        self.device = _default_device() if device is None else _checked_device(device)
-        self.dtype = self._resolve_dtype(dtype)
+        self.device = default_device() if device is None else checked_device(device)
+        if dtype == "auto":
+            able = self.device != "cpu" and computes_in(self.half, self.device)
+            dtype = self.half if able else "float32"
+        elif dtype not in _DTYPES:
+            raise ValueError(f"dtype={dtype!r} is unknown: choose one of {', '.join(_DTYPES)} or 'auto'")
+        elif dtype != "float32" and self.device == "cpu" and not computes_in(dtype, "cpu"):
+            warnings.warn(f"dtype={dtype!r} on this CPU is slower than float32; use dtype='auto'", stacklevel=3)
+        self.dtype = dtype
         tokens = optional(integer(1))("batch_tokens", batch_tokens)
-        self.batches = TokenBatches(tokens or (2048 if self.device == "cpu" else 32768))
-        self._given_parameters = self.known_parameters = parameters
-        self._folder: Path | None = None
-        self._revision: str | None = None
+        self.batches = TokenBatches(tokens or (_CPU_BATCH if self.device == "cpu" else _GPU_BATCH))
+        self._given_parameters = parameters
         self._network: N | None = None
-        self._tokens: SpecialTokens | None = None
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """Local folder of the checkpoint; downloads it when first asked for."""
-        if self._folder is None:
-            self._folder = checkpoint_folder(self.checkpoint, self.files, self.revision)
-        return self._folder
+        return checkpoint_folder(self.checkpoint, self.files, self.revision)
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        with _LOADING:
-            if self._revision is None:
-                self._revision = revision_of(self.folder, self.files)
-        return f"{describe(self.name)}@{self._revision}"
+        return f"{describe(self.name)}@{revision_of(self.folder, self.files)}"
 
     def settings(self) -> dict[str, object]:
-        """The options; the checkpoint is in `identity`, by its content and not by where it lies."""
-        return {key: value for key, value in super().settings().items() if key not in ("checkpoint", "revision")}
-
-    def special_tokens(self) -> SpecialTokens:
-        """The tokeniser of transformers' encoders; loaded once, for it takes a second."""
-        if self._tokens is None:
-            self._tokens = SpecialTokens(self.tokenizer_folder())
-        return self._tokens
+        """Return the options; the checkpoint is in `identity`, by its content and not by its place."""
+        settings = super().settings()
+        return {k: v for k, v in settings.items() if k not in ("checkpoint", "revision")}
 
     def tokenizer_folder(self) -> Path:
-        """Local folder of the tokeniser."""
+        """Return the local folder of the tokenizer."""
         return self.folder
+
+    @cached_property
+    def special_tokens(self) -> SpecialTokens:
+        """The tokenizer of transformers' encoders."""
+        return SpecialTokens(self.tokenizer_folder())
 
     @property
     def network(self) -> N:
@@ -127,126 +131,96 @@ class NetworkUtility(Utility, Generic[N]):
                 network = self.load()
                 try:
                     network = network.to(device=self.device, dtype=getattr(torch, self.dtype))
-                except (RuntimeError, AssertionError) as error:  # no such device here, or not enough memory on it
+                except (RuntimeError, AssertionError) as error:  # no such device, or too little memory
                     raise ValueError(f"{self.name} cannot be moved to device {self.device!r}: {error}") from error
                 self._network = network.eval().requires_grad_(False)
                 if self.compile:
                     self._network.compile(dynamic=True)
             return self._network
 
-    @property
+    @cached_property
     def parameters(self) -> int:  # type: ignore[override]
         """Network parameters, for the cost model; counted from the weights if not known by name."""
-        if self.known_parameters is None:
-            self.known_parameters = sum(parameter.numel() for parameter in self.network.parameters())
-        return self.known_parameters
+        given = self._given_parameters
+        return sum(weight.numel() for weight in self.network.parameters()) if given is None else given
 
     @abstractmethod
     def load(self) -> N:
-        """The network with its weights, on the CPU."""
+        """Load the network with its weights, on the CPU."""
 
     def encode(
         self,
         lengths: IntArray,
         forward: Callable[[IntArray], Output],
-        receive: Callable[[IntArray, Output], None],
+        receive: Callable[[IntArray, Output], object],
         statistics: Statistics,
     ) -> None:
-        """Run `forward` over sequences in sorted batches, without gradients and with a progress bar."""
+        """Run sequences of these lengths through `forward`, in sorted batches and without gradients.
+
+        Args:
+            lengths: (k,) tokens of each sequence.
+            forward: given the indices of a batch, its result.
+            receive: given the indices of a batch and its result, keeps it; `array.__setitem__` does.
+            statistics: where to count.
+        """
         import torch
 
-        _ = self.network  # first: it names a device that is not there
-        with torch.inference_mode(), self._bar(lengths.size) as done:
+        _ = self.network  # first: its errors are about loading, and not about a batch
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            done: Callable[[int], object] = lambda count: None  # noqa: E731
+            if self.progress:
+                from tqdm import tqdm
+
+                bar = tqdm(total=lengths.size, desc=self.name, unit="seq", leave=False)
+                done = stack.enter_context(bar).update
             self.batches.run(lengths, forward, receive, statistics, done)
 
-    @contextmanager
-    def _bar(self, total: int) -> Iterator[Callable[[int], object]]:
-        """What to call with the number of finished sequences: one progress bar, or nothing."""
-        if not self.progress:
-            yield lambda count: None
-            return
-        from tqdm import tqdm
-
-        with tqdm(total=total, desc=self.name, unit="seq", leave=False) as bar:
-            yield bar.update
-
-    def _resolve_dtype(self, dtype: str) -> str:
-        if dtype == "auto":
-            return self.half if self.device.startswith("cuda") and _computes(self.half, self.device) else "float32"
-        if dtype not in _DTYPES:
-            raise ValueError(f"dtype={dtype!r} is unknown: choose one of {', '.join(_DTYPES)} or 'auto'")
-        if dtype != "float32" and self.device == "cpu" and not _has_units(dtype):
-            warnings.warn(f"dtype={dtype!r} on this CPU is slower than float32; use dtype='auto'", stacklevel=3)
-        return dtype
-
     def __getstate__(self) -> dict[str, object]:
-        # Weights are found again from the checkpoint, so pickles and fingerprints stay small and stable.
-        found = {"_network": None, "_tokens": None, "known_parameters": self._given_parameters}
-        return {**super().__getstate__(), **found}
+        # What was loaded is found again from the checkpoint, so pickles stay small and stable.
+        state = {**super().__getstate__(), "_network": None}
+        loaded = [key for key in state if isinstance(getattr(type(self), key, None), cached_property)]
+        return {key: value for key, value in state.items() if key not in loaded}
 
 
-class PairNetworkKernel:
-    """Scores pairs whose texts go through the network together: ids of each text once, pairs assembled from ids.
+class TextVectors:
+    """What a network makes of each text, computed when first needed and kept.
 
-    Subclasses give `lengths` (tokens of each input) and `forward` (scores of a batch of inputs).
+    Args:
+        utility: the network's utility (device, batches, progress).
+        lengths: (T,) tokens of each text.
+        forward: given the numbers of a batch's texts, one item per text.
+        statistics: where to count.
     """
 
-    def __init__(self, utility: NetworkUtility[torch.nn.Module], statistics: Statistics) -> None:
-        self.utility = utility
-        self.statistics = statistics
+    def __init__(
+        self,
+        utility: NetworkUtility[torch.nn.Module],
+        lengths: Sequence[int],
+        forward: Callable[[IntArray], Sequence[torch.Tensor] | torch.Tensor],
+        statistics: Statistics,
+    ) -> None:
+        self.utility, self.forward, self.statistics = utility, forward, statistics
+        self.lengths = np.array(lengths, dtype=np.int64)
+        self.items: dict[int, torch.Tensor] = {}
 
-    @abstractmethod
-    def lengths(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> IntArray:
-        """(k,) tokens of each pair's input."""
+    def get(self, texts: IntArray) -> list[torch.Tensor]:
+        """Return the items of texts."""
+        new = np.array([k for k in np.unique(texts).tolist() if k not in self.items], dtype=np.int64)
+        if new.size:
 
-    @abstractmethod
-    def forward(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> torch.Tensor:
-        """(B,) scores of one batch."""
+            def keep(batch: IntArray, items: Sequence[torch.Tensor] | torch.Tensor) -> None:
+                self.items.update(zip(new[batch].tolist(), items, strict=True))
 
-    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        out = np.empty(hypotheses.size)
-
-        def receive(batch: IntArray, scores: torch.Tensor) -> None:
-            out[batch] = scores.double().cpu().numpy()
-
-        self.utility.encode(
-            self.lengths(hypotheses, references, sources),
-            lambda batch: self.forward(hypotheses[batch], references[batch], sources[batch]),
-            receive,
-            self.statistics,
-        )
-        return out
+            self.utility.encode(self.lengths[new], lambda b: self.forward(new[b]), keep, self.statistics)
+            self.statistics.encoded += new.size
+        return [self.items[k] for k in texts.tolist()]
 
 
-def _checked_device(device: str) -> str:
+def padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str) -> dict[str, torch.Tensor]:
+    """Return transformers' inputs: (B, L) ids filled up with `pad_id`, and a mask that is 1 for tokens."""
     import torch
 
-    try:
-        return str(torch.device(device))
-    except RuntimeError as error:
-        raise ValueError(f"device={device!r} is not a device of torch, such as cpu, cuda:0 or mps") from error
-
-
-def _computes(half: str, device: str) -> bool:
-    """Whether a GPU has units for a half precision, by its generation: Volta for float16, Ampere for bfloat16."""
-    import torch
-
-    if not torch.cuda.is_available() or torch.version.hip:  # loading says that the device is not there
-        return True
-    return torch.cuda.get_device_capability(device)[0] >= (7 if half == "float16" else 8)
-
-
-def _has_units(dtype: str) -> bool:
-    """Whether the CPU multiplies matrices in a 16-bit type by instructions of its own."""
-    import torch
-
-    known = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)  # older releases do not say
-    return dtype == "bfloat16" and bool(known())
-
-
-def _default_device() -> str:
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    mask = (np.arange(sizes.max()) < sizes[:, None]).astype(np.int64)
+    return {"input_ids": pad(rows, pad_id, device), "attention_mask": torch.from_numpy(mask).to(device)}

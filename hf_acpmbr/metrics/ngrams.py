@@ -6,7 +6,7 @@ clipped match count Σ min(count_h, count_r) of two texts is the number of featu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +66,11 @@ class NGramCounts:
             self._grams.append(np.asarray(gram, dtype=np.int64))
 
     def aggregate(self, members: IntArray, weights: FloatArray) -> tuple[list[FloatArray], FloatArray]:
-        """Mean n-gram counts of texts `members` under (K, m) weights: (K, grams) for each order, and totals (K, n)."""
+        """Average the n-gram counts of texts `members` under (K, m) weights.
+
+        Returns:
+            (K, grams) means per order, and (K, n) totals.
+        """
         by_text = np.stack([np.bincount(members, weights=row, minlength=self.totals.shape[0]) for row in weights])
         means: list[FloatArray] = []
         for texts, grams in zip(self._texts, self._grams, strict=True):
@@ -76,7 +80,7 @@ class NGramCounts:
         return means, np.asarray(by_text @ self.totals, dtype=np.float64)
 
     def aggregate_matches(self, hypotheses: IntArray, means: list[FloatArray]) -> FloatArray:
-        """(k, K, n) clipped matches Σ min(count_h, mean count) of texts against aggregated counts."""
+        """Return (k, K, n) clipped matches Σ min(count_h, mean count) of texts against aggregated counts."""
         out = np.zeros((hypotheses.size, means[0].shape[0], self.order))
         place = np.full(self.totals.shape[0], -1)
         place[hypotheses] = np.arange(hypotheses.size)
@@ -97,7 +101,7 @@ class NGramCounts:
         return sum(int(grams.max(initial=-1)) + 1 for grams in self._grams)
 
     def grid(self) -> IntArray:
-        """(T, T, n) clipped matches of all pairs, from T × T × grams minima: for a few short texts."""
+        """Return (T, T, n) clipped matches of all pairs, from T × T × grams minima: for a few short texts."""
         total = self.totals.shape[0]
         # One column more than an order has n-grams, so that none is empty.
         sizes = [int(grams.max(initial=-1)) + 2 for grams in self._grams]
@@ -107,7 +111,7 @@ class NGramCounts:
         return np.asarray(np.add.reduceat(np.minimum(counts[:, None], counts[None]), starts[:-1], axis=2))
 
     def features(self) -> list[tuple[IntArray, IntArray]]:
-        """Per order (text, feature) of every occurrence, without features that only one text has."""
+        """Return per order (text, feature) of every occurrence, without features that only one text has."""
         out = []
         for texts, grams in zip(self._texts, self._grams, strict=True):
             order = np.lexsort((texts, grams))
@@ -145,7 +149,7 @@ class MatchTable:
         self._orders = [_indicators(texts, features, self.totals.shape[0]) for texts, features in parts]
 
     def matches(self, hypotheses: IntArray, references: IntArray) -> IntArray:
-        """(k, orders) clipped match counts of aligned text indices."""
+        """Return (k, orders) clipped match counts of aligned text indices."""
         if self._grid is not None:
             return np.asarray(self._grid[hypotheses, references])
         rows, i = np.unique(hypotheses, return_inverse=True)
@@ -166,7 +170,7 @@ class MatchTable:
 
 
 def _cheapest(left: csr_array, right: csr_array, sizes: IntArray, hypotheses: IntArray, references: IntArray) -> str:
-    """How to count: "dense", "sparse" or "pairs", by measured costs in nanoseconds."""
+    """Choose how to count, "dense", "sparse" or "pairs", by measured costs in nanoseconds."""
     rows, columns, features = left.shape[0], right.shape[0], left.shape[1]
     met = [np.bincount(side.indices, minlength=features).astype(np.float64) for side in (left, right)]
     costs = {
@@ -180,7 +184,7 @@ def _cheapest(left: csr_array, right: csr_array, sizes: IntArray, hypotheses: In
 
 
 def _one_by_one(matrix: csr_array, hypotheses: IntArray, references: IntArray) -> IntArray:
-    """(k,) shared features of single pairs, in blocks of about equal memory."""
+    """Count the shared features of single pairs, in blocks of about equal memory."""
     sizes = np.diff(matrix.indptr)
     ends = np.cumsum(sizes[hypotheses] + sizes[references])
     blocks = np.split(np.arange(hypotheses.size), np.searchsorted(ends, np.arange(_BLOCK, int(ends[-1]), _BLOCK)))
@@ -191,18 +195,17 @@ def _one_by_one(matrix: csr_array, hypotheses: IntArray, references: IntArray) -
 
 
 def _indicators(texts: IntArray, features: IntArray, total: int) -> csr_array:
-    """(total, features) 1 where a text has a feature."""
+    """Return a (total, features) matrix with 1 where a text has a feature."""
     ones = np.ones(texts.size, dtype=np.float32)
     return csr_array((ones, (texts, features)), shape=(total, int(features.max(initial=-1)) + 1))
 
 
 def _symbol_codes(symbols: Sequence[Symbols]) -> IntArray:
-    """One integer for each symbol of all texts, in order; equal symbols have equal integers."""
+    """Number the symbols of all texts, in order; equal symbols have equal numbers."""
     strings = [text for text in symbols if isinstance(text, str)]
     if len(strings) == len(symbols):
         raw = "".join(strings).encode("utf-32-le", "surrogatepass")
         points = np.frombuffer(raw, dtype=np.uint32)
         return np.asarray(np.unique(points, return_inverse=True)[1], dtype=np.int64).reshape(-1)
     index: dict[str, int] = {}
-    number: Callable[[str], int] = lambda symbol: index.setdefault(symbol, len(index))  # noqa: E731
-    return np.fromiter((number(symbol) for text in symbols for symbol in text), dtype=np.int64)
+    return np.fromiter((index.setdefault(word, len(index)) for text in symbols for word in text), dtype=np.int64)

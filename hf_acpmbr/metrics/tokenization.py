@@ -1,6 +1,6 @@
-"""Tokenisers of encoders as their own library made them, and how they put texts together.
+"""Tokenizers of encoders as their own library made them, and how they put texts together.
 
-tokenizer.json is taken as it is: transformers 5 rebuilds some tokenisers (DeBERTa's) without the normalisation that is
+tokenizer.json is taken as it is: transformers 5 rebuilds some tokenizers (DeBERTa's) without the normalisation that is
 in the file, and so gives other ids than the programs that the metrics were published with. Checked with transformers
 5.23.
 """
@@ -15,26 +15,24 @@ from typing import TYPE_CHECKING, cast
 from ..scoring.checkpoints import naming, read_json
 
 if TYPE_CHECKING:
-    from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerFast
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-NO_LIMIT = 10**6  # tokenisers that know no limit report a huge one
+NO_LIMIT = 10**6  # tokenizers that know no limit report a huge one
 _SENTENCEPIECE = ("sentencepiece.bpe.model", "spm.model", "spiece.model", "sentencepiece.model")
 # Encoders that count positions from padding_idx + 1.
 _OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer", "xmod", "data2vec-text")
-
-
-# Sentencepiece tokenisers that add nothing to the normalisation of their pieces.
+# Sentencepiece tokenizers that add nothing to the normalisation of their pieces.
 _PLAIN = ("BigBirdTokenizer", "MBartTokenizer", "MBart50Tokenizer")
 _KINDS = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
-# transformers 5 saves their tokenisers under RoBERTa's name, older releases did not.
+# transformers 5 saves their tokenizers under RoBERTa's name, older releases did not.
 _NOT_ROBERTA = ("bart", "longformer", "led")
 
 
 class SpecialTokens:
-    """Token ids without special tokens, and how a tokeniser puts segments together.
+    """Token ids without special tokens, and how a tokenizer puts segments together.
 
     Args:
-        folder: local folder of the tokeniser.
+        folder: local folder of the tokenizer.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,51 +40,46 @@ class SpecialTokens:
             self.folder, self.tokenizer = folder, load_tokenizer(folder)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)
         # Any ordinary word shows where the special tokens go.
-        word = _ids(self.tokenizer("a", add_special_tokens=False))
-        alone, both = _ids(self.tokenizer("a")), _ids(self.tokenizer("a", "a"))
+        word = list(self.tokenizer("a", add_special_tokens=False)["input_ids"])
+        alone, both = list(self.tokenizer("a")["input_ids"]), list(self.tokenizer("a", "a")["input_ids"])
         first = next(k for k in range(len(alone)) if alone[k : k + len(word)] == word)
-        self.before = alone[:first]
-        self.after = alone[first + len(word) :]
+        self.before, self.after = alone[:first], alone[first + len(word) :]
         self.between = both[first + len(word) : len(both) - len(self.after) - len(word)]
-
-    @property
-    def count(self) -> int:
-        """Special tokens of a single text."""
-        return len(self.before) + len(self.after)
+        self.count = len(self.before) + len(self.after)  # special tokens of a single text
 
     @property
     def splits_words(self) -> bool:
-        """Whether it is a WordPiece tokeniser, as BERT's."""
+        """Whether it is a WordPiece tokenizer, as BERT's."""
         from tokenizers.models import WordPiece
 
         return self.tokenizer.is_fast and isinstance(self.tokenizer.backend_tokenizer.model, WordPiece)
 
     @cached_property
     def marks(self) -> set[int]:
-        """Ids of the tokens that begin and separate texts (cls, sep), by the files or else by the tokeniser's class."""
+        """Ids of the tokens that begin and separate texts (cls, sep), by the files or else by the tokenizer's class."""
         from transformers import AutoTokenizer
 
-        marks = _marks(self.tokenizer)
-        return marks or _marks(
-            cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False))
-        )
+        for tokenizer in (self.tokenizer, AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)):
+            if found := {tokenizer.cls_token_id, tokenizer.sep_token_id} - {None}:
+                return found
+        return set()
 
     def kind(self, model_type: str) -> str:
-        """Name of the tokeniser's class without "Fast"; where no file names one, that of the model's family."""
+        """Return the name of the tokenizer's class without "Fast"; if no file names one, that of the model's family."""
         if model_type in _NOT_ROBERTA:
             return ""
         named = read_json(self.folder / "tokenizer_config.json").get("tokenizer_class") or _KINDS.get(model_type, "")
         return str(named).removesuffix("Fast")
 
-    def encode(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
-        """Ids of each text without special tokens, cut to `limit`."""
+    def encode(self, texts: Sequence[str], limit: int) -> list[list[int]]:
+        """Return the ids of each text without special tokens, cut to `limit`."""
         if not texts:
             return []
         rows: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-        return rows if limit is None else [row[:limit] for row in rows]
+        return [row[:limit] for row in rows]
 
     def join(self, *segments: Sequence[int]) -> list[int]:
-        """Ids of one input with special tokens around and between the segments."""
+        """Return the ids of one input with special tokens around and between the segments."""
         out = [*self.before, *segments[0]]
         for segment in segments[1:]:
             out += [*self.between, *segment]
@@ -94,7 +87,7 @@ class SpecialTokens:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokeniser of a folder: its tokenizer.json, or one converted from its sentencepiece model."""
+    """Load the tokenizer of a folder: its tokenizer.json, or one converted from its sentencepiece model."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.utils.import_utils import is_protobuf_available
 
@@ -115,7 +108,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def position_limit(tokenizer: PreTrainedTokenizerFast | None, config: PretrainedConfig | None) -> int:
-    """Find the longest input with special tokens, by the tokeniser and by the position embeddings, if there are any."""
+    """Find the longest input with special tokens, by the tokenizer and by the position embeddings, if there are any."""
     positions = int(getattr(config, "max_position_embeddings", 0) or 0)
     if config is None or positions < 1:  # XLNet has -1
         positions = NO_LIMIT
@@ -125,7 +118,7 @@ def position_limit(tokenizer: PreTrainedTokenizerFast | None, config: Pretrained
 
 
 def _restore_normalizer(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> None:
-    """Give a converted tokeniser the normalisation of its sentencepiece model, as transformers 4 converted it."""
+    """Give a converted tokenizer the normalisation of its sentencepiece model, as transformers 4 converted it."""
     from tokenizers import Regex, normalizers
     from transformers.convert_slow_tokenizer import SentencePieceExtractor
 
@@ -145,7 +138,7 @@ def _restore_normalizer(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> Non
 
 
 def _restore_rembert(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> None:
-    """Unknown pieces, and cls and sep around texts: transformers 5 converts RemBERT's pieces without them."""
+    """Add unknown pieces, and cls and sep around texts, without which transformers 5 converts RemBERT's pieces."""
     from sentencepiece import SentencePieceProcessor
     from tokenizers.models import Unigram
     from tokenizers.processors import TemplateProcessing
@@ -159,11 +152,3 @@ def _restore_rembert(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> None:
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(cls, tokenizer.get_vocab()[cls]), (sep, tokenizer.get_vocab()[sep])],
     )
-
-
-def _marks(tokenizer: PreTrainedTokenizerFast) -> set[int]:
-    return {int(mark) for mark in (tokenizer.cls_token_id, tokenizer.sep_token_id) if mark is not None}
-
-
-def _ids(encoding: BatchEncoding) -> list[int]:
-    return list(encoding["input_ids"])

@@ -40,7 +40,7 @@ class TokenBatches:
         self,
         lengths: IntArray,
         forward: Callable[[IntArray], Output],
-        receive: Callable[[IntArray, Output], None],
+        receive: Callable[[IntArray, Output], object],
         statistics: Statistics,
         done: Callable[[int], object] = lambda count: None,
     ) -> None:

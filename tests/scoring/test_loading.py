@@ -73,7 +73,7 @@ def test_as_metric_is_an_evaluate_metric() -> None:
     assert isinstance(metric, evaluate.Metric)
     assert metric is utility.as_metric()
     assert metric.name == "chrf"
-    assert "popovic" in metric.citation
+    assert "Popović" in metric.citation
     assert set(metric.features) == {"predictions", "references"}
     expected = utility.score(SENTENCES[:3], SENTENCES[3:6]).tolist()
     assert metric.compute(predictions=SENTENCES[:3], references=SENTENCES[3:6])["scores"] == expected

@@ -11,6 +11,22 @@ from pathlib import Path
 
 from ...scoring.checkpoints import COMET_WEIGHTS, Fields, naming, read_json, read_pickle
 
+# What COMET's classes take where a checkpoint says nothing.
+DEFAULTS: dict[str, Fields] = {
+    "regression_metric": {},
+    "referenceless_regression_metric": {"hidden_sizes": (2048, 1024)},
+    "ranking_metric": {"pretrained_model": "xlm-roberta-base"},
+    "unified_metric": {"layer_transformation": "sparsemax", "pretrained_model": "microsoft/infoxlm-large"},
+    "xcomet_metric": {
+        "encoder_model": "XLM-RoBERTa-XL",
+        "pretrained_model": "facebook/xlm-roberta-xl",
+        "layer_transformation": "sparsemax",
+        "layer_norm": False,
+        "word_layer": 36,
+        "hidden_sizes": (2560, 1280),
+        "error_labels": ("minor", "major", "critical"),
+    },
+}
 # The published XCOMET-lite. It was trained when COMET's layer mix was a softmax whatever was asked for, which its
 # config.json does not say; other models saved in its way are read as COMET 2.2.7 reads them.
 _XCOMET_LITE = {
@@ -19,7 +35,6 @@ _XCOMET_LITE = {
     "word_layer": 8,
     "hidden_sizes": [3072, 1024],
 }
-_WEIGHTS = (COMET_WEIGHTS, "model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,7 @@ class CometHparams:
 
     @classmethod
     def read_class(cls, folder: Path) -> str:
-        """COMET's name for the class of a checkpoint folder, from its small files alone."""
+        """Return COMET's name for the class of a checkpoint folder, from its small files alone."""
         if (folder / "hparams.yaml").is_file():
             kind = str(_yaml(folder / "hparams.yaml").get("class_identifier"))
             if kind not in DEFAULTS:
@@ -70,67 +85,35 @@ class CometHparams:
 
     @classmethod
     def read(cls, folder: Path) -> CometHparams:
-        """All of a checkpoint folder."""
+        """Read all of a checkpoint folder."""
         kind = cls.read_class(folder)
         if (folder / "hparams.yaml").is_file():
-            named = _yaml(folder / "hparams.yaml")
-            stored = _stored(folder) or named
-            patched = named.get("layer_transformation") == "sparsemax_patch"
-            return _filled(kind, {**stored, "layer_transformation": "softmax"} if patched else stored)
-        given = read_json(folder / "config.json")
-        published = all(given.get(key) == value for key, value in _XCOMET_LITE.items())
-        return _filled(kind, {"layer_transformation": "softmax", **given} if published else given)
-
-
-# What COMET's classes take where a checkpoint says nothing.
-DEFAULTS: dict[str, Fields] = {
-    "regression_metric": {},
-    "referenceless_regression_metric": {"hidden_sizes": (2048, 1024)},
-    "ranking_metric": {"pretrained_model": "xlm-roberta-base"},
-    "unified_metric": {"layer_transformation": "sparsemax", "pretrained_model": "microsoft/infoxlm-large"},
-    "xcomet_metric": {
-        "encoder_model": "XLM-RoBERTa-XL",
-        "pretrained_model": "facebook/xlm-roberta-xl",
-        "layer_transformation": "sparsemax",
-        "layer_norm": False,
-        "word_layer": 36,
-        "hidden_sizes": (2560, 1280),
-        "error_labels": ("minor", "major", "critical"),
-    },
-}
+            named = given = _yaml(folder / "hparams.yaml")
+            if (folder / COMET_WEIGHTS).is_file():
+                given = read_pickle(folder / COMET_WEIGHTS).get("hyper_parameters") or named
+            softmax = named.get("layer_transformation") == "sparsemax_patch"
+            values = {**DEFAULTS[kind], **given} | ({"layer_transformation": "softmax"} if softmax else {})
+        else:
+            given = read_json(folder / "config.json")
+            softmax = all(given.get(key) == value for key, value in _XCOMET_LITE.items())
+            values = {**DEFAULTS[kind], **({"layer_transformation": "softmax"} if softmax else {}), **given}
+        values["class_identifier"] = kind
+        if kind in ("unified_metric", "xcomet_metric"):
+            values["layer"] = given.get("sent_layer", "mix")
+        if kind == "xcomet_metric":
+            values |= {"input_segments": ("mt", "src", "ref"), "word_level_training": True}
+        known: Fields = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in values.items()
+            if key in cls.__dataclass_fields__
+        }
+        return cls(**known)
 
 
 def is_hub_mixin(folder: Path) -> bool:
     """Whether config.json holds COMET's own settings and not those of a transformers model."""
     config = read_json(folder / "config.json")
     return "model_type" not in config and "encoder_model" in config and "pretrained_model" in config
-
-
-def weights_file(folder: Path) -> Path:
-    """The file with a COMET checkpoint's weights."""
-    for name in _WEIGHTS:
-        if (folder / name).is_file():
-            return folder / name
-    raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
-
-
-def _stored(folder: Path) -> Fields:
-    """The hyper-parameters inside the .ckpt; empty for other files."""
-    path = folder / COMET_WEIGHTS
-    return dict(read_pickle(path).get("hyper_parameters") or {}) if path.is_file() else {}
-
-
-def _filled(kind: str, given: Fields) -> CometHparams:
-    values = {**DEFAULTS[kind], **given, "class_identifier": kind}
-    if kind in ("unified_metric", "xcomet_metric"):
-        values["layer"] = given.get("sent_layer", "mix")
-    if kind == "xcomet_metric":
-        values |= {"input_segments": ("mt", "src", "ref"), "word_level_training": True}
-    fields = CometHparams.__dataclass_fields__
-    known: Fields = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key in fields
-    }
-    return CometHparams(**known)
 
 
 def _yaml(path: Path) -> Fields:

@@ -16,10 +16,11 @@ from torch import nn
 from transformers import AutoModel, PretrainedConfig
 from transformers.initialization import no_init_weights
 
-from ...scoring.checkpoints import read_tensors
-from .hparams import CometHparams, weights_file
+from ...scoring.checkpoints import COMET_WEIGHTS, read_tensors
+from .hparams import CometHparams
 
-_IGNORED = ("position_ids", "token_type_ids", "dropout_mask", "dropout_fill")
+_WEIGHTS = (COMET_WEIGHTS, "model.safetensors", "pytorch_model.bin")
+_IGNORED = ("position_ids", "token_type_ids", "dropout_mask", "dropout_fill")  # buffers of the original program
 
 
 class LayerMix(nn.Module):
@@ -32,7 +33,7 @@ class LayerMix(nn.Module):
         self.transformation, self.normalise = transformation, normalise
 
     def forward(self, layers: Sequence[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
-        """K tensors (B, L, H) and a mask (B, L) → (B, L, H)."""
+        """Mix K tensors (B, L, H) under a mask (B, L) into one (B, L, H)."""
         scalars = torch.cat(list(self.scalar_parameters))
         weights = sparsemax(scalars) if self.transformation == "sparsemax" else torch.softmax(scalars, dim=0)
         mixed = torch.zeros_like(layers[0])
@@ -40,25 +41,6 @@ class LayerMix(nn.Module):
             if weight:  # sparsemax drops most layers
                 mixed += weight * (_normalise_sentences(layer, mask) if self.normalise else layer)
         return self.gamma * mixed
-
-
-class Estimator(nn.Module):
-    """Feed-forward regression; `ff` is numbered as in the checkpoints (linear, activation, dropout, ...)."""
-
-    def __init__(self, width: int, hidden: Sequence[int], activation: str, final: str | None) -> None:
-        super().__init__()
-        modules: list[nn.Module] = []
-        for size in hidden if width else ():
-            modules += [nn.Linear(width, size), _activation(activation), nn.Dropout(0.0)]
-            width = size
-        modules += [nn.Linear(width, 1)] if width else []
-        if final is not None:
-            modules.append(_activation(final))
-        self.ff = nn.Sequential(*modules)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(B, width) → (B,)."""
-        return cast(torch.Tensor, self.ff(features).squeeze(-1))
 
 
 class CometNetwork(nn.Module):
@@ -81,26 +63,28 @@ class CometNetwork(nn.Module):
             layers = int(config.num_hidden_layers) + 1
             self.layerwise_attention = LayerMix(layers, hparams.layer_transformation, hparams.layer_norm)
         width = int(config.hidden_size)
-        self.estimator = Estimator(width * blocks, hparams.hidden_sizes, hparams.activations, hparams.final_activation)
+        self.estimator = nn.ModuleDict({"ff": _estimator(width * blocks, hparams)})
         self.hidden2tag = nn.Linear(width, hparams.tags) if hparams.tags else None
 
-    def forward(
-        self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, L) ids, mask and segment types → token states for the sentence score and for the word tags (if any)."""
-        inputs = {"input_ids": ids, "attention_mask": mask}
-        if types is not None:
-            inputs["token_type_ids"] = types
+    @property
+    def regression(self) -> nn.Sequential:
+        """The estimator, from feature vectors to (B, 1) scores."""
+        return cast(nn.Sequential, self.estimator["ff"])
+
+    def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encode transformers' inputs as (B, L, H) token states for the score, and for the word tags (if any)."""
         layers = self.encoder(**inputs, output_hidden_states=True).hidden_states
         words = layers[self.word_layer if self.hidden2tag is not None else -1]
         if self.layerwise_attention is not None:
-            return self.layerwise_attention(layers, mask), words
+            return self.layerwise_attention(layers, inputs["attention_mask"]), words
         return layers[int(self.layer)], words
 
 
 def load_comet(folder: Path, hparams: CometHparams, config: PretrainedConfig, blocks: int) -> CometNetwork:
-    """The network with the checkpoint's weights."""
-    path = weights_file(folder)
+    """Make the network with the checkpoint's weights."""
+    path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if path is None:
+        raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
     with no_init_weights():
         network = CometNetwork(hparams, config, blocks)
     weights = {key.replace("encoder.model.", "encoder.", 1): value for key, value in read_tensors(path).items()}
@@ -113,20 +97,8 @@ def load_comet(folder: Path, hparams: CometHparams, config: PretrainedConfig, bl
     return network
 
 
-def pool(states: torch.Tensor, mask: torch.Tensor, how: str) -> torch.Tensor:
-    """Pool (B, L, H) states to (B, H) by "mean", "max" or "cls"."""
-    present = mask.bool().unsqueeze(-1)
-    if how == "cls":
-        return states[:, 0]
-    if how == "max":
-        return states.masked_fill(~present, -torch.inf).amax(dim=1)
-    if how == "mean":
-        return states.masked_fill(~present, 0.0).sum(dim=1) / mask.sum(dim=1, keepdim=True).to(states.dtype)
-    raise ValueError(f"pooling {how!r} is not supported: expected mean, cls or max")
-
-
 def sparsemax(scores: torch.Tensor) -> torch.Tensor:
-    """Euclidean projection of (n,) scores onto the simplex (Martins & Astudillo 2016, arXiv 1602.02068)."""
+    """Project (n,) scores onto the simplex (Martins & Astudillo 2016, arXiv 1602.02068)."""
     ordered = torch.sort(scores.float(), descending=True).values
     excess = torch.cumsum(ordered, dim=0) - 1.0
     rank = torch.arange(1, len(scores) + 1, device=scores.device)
@@ -136,7 +108,7 @@ def sparsemax(scores: torch.Tensor) -> torch.Tensor:
 
 
 def _normalise_sentences(layer: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Zero mean and unit variance over all real tokens and units of each sentence."""
+    """Give all real tokens and units of each sentence together zero mean and unit variance."""
     present = mask.to(layer.dtype).unsqueeze(-1)
     count = mask.sum(dim=1).to(layer.dtype) * layer.shape[-1]
     mean = ((layer * present).sum(dim=(1, 2)) / count).view(-1, 1, 1)
@@ -144,8 +116,20 @@ def _normalise_sentences(layer: torch.Tensor, mask: torch.Tensor) -> torch.Tenso
     return (layer - mean) / torch.sqrt(variance + 1e-12).view(-1, 1, 1)
 
 
-def _activation(name: str) -> nn.Module:
-    found = getattr(nn, name.title(), None)
-    if found is None:
-        raise ValueError(f"activation {name!r} of the checkpoint is not supported")
-    return cast(nn.Module, found())
+def _estimator(width: int, hparams: CometHparams) -> nn.Sequential:
+    """Make the feed-forward regression, numbered as in the checkpoints (linear, activation, dropout, ...)."""
+
+    def activation(name: str) -> nn.Module:
+        if (found := getattr(nn, name.title(), None)) is None:
+            raise ValueError(f"activation {name!r} of the checkpoint is not supported")
+        return cast(nn.Module, found())
+
+    modules: list[nn.Module] = []
+    if width:
+        for size in hparams.hidden_sizes:
+            modules += [nn.Linear(width, size), activation(hparams.activations), nn.Dropout(0.0)]
+            width = size
+        modules.append(nn.Linear(width, 1))
+    if hparams.final_activation is not None:
+        modules.append(activation(hparams.final_activation))
+    return nn.Sequential(*modules)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from ...candidates import FloatArray, IntArray
 from ...scoring.checkpoints import checkpoint_folder, naming, revision_of
 from ...scoring.utility import Kernel, Statistics, TextTable
-from ..encoding import TextVectors
-from ..network import NetworkOptions, NetworkUtility
+from ..network import NetworkOptions, NetworkUtility, TextVectors, padded
 from .hparams import CometHparams
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from .network import CometNetwork
 
 _ENCODER_FILES = ("config.json", "tokenizer*", "sentencepiece*", "spm.model", "vocab*", "special_tokens_map.json")
-_PAIRS_AT_ONCE = 8192
-_POOLINGS = {"avg": "mean"}  # COMET's words for what is called otherwise elsewhere
-_CITATION = (
-    "@inproceedings{rei-etal-2022-comet, title = {{COMET}-22: Unbabel-{IST} 2022 Submission for the Metrics Shared "
-    "Task}, author = {Rei, Ricardo and C. de Souza, Jos{\\'e} G. and Alves, Duarte and Zerva, Chrysoula and "
-    "Farinha, Ana C and Glushkova, Taisiya and Lavie, Alon and Coheur, Luisa and Martins, Andr{\\'e} F. T.}, "
-    "booktitle = {Proceedings of WMT}, year = {2022}}"
-)
+_PAIRS_AT_ONCE = 8192  # whose features are held at a time
 
 
 class CometOptions(NetworkOptions, total=False):
@@ -45,102 +38,107 @@ class CometCheckpoint(NetworkUtility["CometNetwork"]):
 
     Args:
         checkpoint: hub id or folder with hparams.yaml and checkpoints/model.ckpt.
-        encoder: folder or hub id of the encoder's config.json and tokeniser; default: what the checkpoint names.
+        encoder: folder or hub id of the encoder's config.json and tokenizer; default: what the checkpoint names.
         options: see `NetworkUtility`.
     """
 
     files = ("hparams.yaml", "checkpoints/*.ckpt", "config.json", "*.safetensors", "pytorch_model.bin")
     needs_source = True
     homepage = "https://github.com/Unbabel/COMET"
-    citation = _CITATION
+    citation = "Rei et al. 2022, COMET-22, WMT, https://aclanthology.org/2022.wmt-1.52"
+    classes: tuple[str, ...]  # COMET's names for them
+    blocks: int  # vectors that the estimator sees
 
     def __init__(self, checkpoint: str, *, encoder: str | None = None, **options: Unpack[NetworkOptions]) -> None:
         super().__init__(checkpoint, **options)
         self.encoder = encoder
-        self._hparams: CometHparams | None = None
-        self._config: PretrainedConfig | None = None
 
-    @property
+    @cached_property
     def hparams(self) -> CometHparams:
         """The checkpoint's hyper-parameters."""
-        if self._hparams is None:
-            self._hparams = CometHparams.read(self.folder)
-        return self._hparams
+        return CometHparams.read(self.folder)
 
     def settings(self) -> dict[str, object]:
-        """The options; the encoder's configuration and tokeniser by their content."""
+        """Return the options; the encoder's configuration and tokenizer by their content."""
         folders = dict.fromkeys((self.encoder_folder(), self.tokenizer_folder()))
         return {**super().settings(), "encoder": "+".join(revision_of(folder, _ENCODER_FILES) for folder in folders)}
 
     def encoder_folder(self) -> Path:
-        """Local folder of the encoder's configuration."""
+        """Return the local folder of the encoder's configuration."""
         return checkpoint_folder(self.encoder or self.hparams.pretrained_model, _ENCODER_FILES)
 
     def tokenizer_folder(self) -> Path:
-        """Local folder of the encoder's tokeniser (MiniLM checkpoints use XLM-R's)."""
+        """Return the local folder of the encoder's tokenizer (MiniLM checkpoints use XLM-R's)."""
         if self.hparams.encoder_model == "MiniLM" and self.encoder is None:
             return checkpoint_folder("xlm-roberta-base", _ENCODER_FILES)
         return self.encoder_folder()
 
+    @cached_property
     def encoder_config(self) -> PretrainedConfig:
         """transformers' configuration of the encoder."""
         from transformers import AutoConfig
 
-        if self._config is None:
-            with naming(self.encoder_folder()):
-                self._config = AutoConfig.from_pretrained(self.encoder_folder(), trust_remote_code=False)
-        return self._config
+        with naming(self.encoder_folder()):
+            config = AutoConfig.from_pretrained(self.encoder_folder(), trust_remote_code=False)
+        return cast("PretrainedConfig", config)
 
-    def longest(self) -> int:
-        """Tokens of one input: two fewer than the encoder has positions."""
-        return int(self.encoder_config().max_position_embeddings) - 2
+    def load(self) -> CometNetwork:
+        from .network import load_comet
 
-    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text as COMET cuts them: with its own special tokens it must stay two below `longest`."""
-        tokens = self.special_tokens()
-        return tokens.encode(texts, self.longest() - 2 - tokens.count)
-
-    def expect(self, *classes: str) -> None:
-        """Refuse checkpoints of another class."""
-        found = self.hparams.class_identifier
-        if found not in classes:
+        if (found := self.hparams.class_identifier) not in self.classes:
             raise ValueError(
-                f"{self.checkpoint} is a {found!r} checkpoint, expected {' or '.join(classes)}: load it by "
+                f"{self.checkpoint} is a {found!r} checkpoint, expected {' or '.join(self.classes)}: load it by "
                 "load_utility(path), which picks the class"
             )
+        return load_comet(self.folder, self.hparams, self.encoder_config, self.blocks)
+
+    @property
+    def longest(self) -> int:
+        """Tokens per input: two fewer than the encoder has positions."""
+        return int(self.encoder_config.max_position_embeddings) - 2
+
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, cut as COMET does: with its own special tokens two below `longest`."""
+        return self.special_tokens.encode(texts, self.longest - 2 - self.special_tokens.count)
 
 
 class VectorComet(CometCheckpoint):
     """A metric of the sentence vectors of hypothesis, reference and source: N + M + 1 encodings serve N·M pairs.
 
-    Subclasses say what COMET calls them (`kind`), how many vectors their estimator sees (`blocks`) and what follows the
-    vectors (`head`).
+    What comes after them is divided into `of_hypothesis` and `of_reference`, computed once per text, and `of_both`,
+    computed once for a pair and its swapped twin; `combine` puts the three together.
     """
 
     encodes_texts = True
-
     can_aggregate = True
     has_vectors = True
-    kind: str
-    blocks: int
 
     @abstractmethod
-    def head(self) -> Head:
-        """From sentence vectors to scores."""
+    def of_hypothesis(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """Return (k, ...) what does not depend on the reference."""
 
-    def load(self) -> CometNetwork:
-        from .network import load_comet
+    @abstractmethod
+    def of_reference(self, ref: torch.Tensor) -> torch.Tensor:
+        """Return (m, ...) what depends on the reference alone."""
 
-        self.expect(self.kind)
-        return load_comet(self.folder, self.hparams, self.encoder_config(), self.blocks)
+    @abstractmethod
+    def of_both(self, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        """Return (k, ...) what depends on the two, in whichever order."""
+
+    @abstractmethod
+    def combine(self, *parts: torch.Tensor) -> torch.Tensor:
+        """Return (k,) scores from the three parts, or from the first alone without references."""
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Sentence vectors of texts and sources."""
+        """Encode texts and sources as sentence vectors."""
         return _COMETKernel(self, table, statistics)
 
 
 class COMET(VectorComet):
     """Regression over the sentence vectors.
+
+    The estimator sees [mt, ref, mt·ref, |mt−ref|, mt·src, |mt−src|] (without references [mt, src, mt·src, |mt−src|]).
+    Its first layer is linear, so each of these blocks has weights of its own, and the products are summed.
 
     Args:
         checkpoint: hub id or folder.
@@ -156,12 +154,31 @@ class COMET(VectorComet):
         super().__init__(checkpoint, **options)
         self.reference_free = reference_free
         self.needs_reference = self.can_aggregate = self.has_vectors = not reference_free
-        self.kind = "referenceless_regression_metric" if reference_free else "regression_metric"
+        self.classes = ("referenceless_regression_metric" if reference_free else "regression_metric",)
         self.blocks = 4 if reference_free else 6
 
-    def head(self) -> Head:
-        """The estimator."""
-        return _Regression(self.network.estimator.ff, referenced=self.needs_reference)
+    @cached_property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """(D, H) weights of the first layer per block."""
+        names = "mt src mt·src |mt−src|" if self.reference_free else "mt ref mt·ref |mt−ref| mt·src |mt−src|"
+        chunks = cast("torch.nn.Linear", self.network.regression[0]).weight.chunk(self.blocks, dim=1)
+        return {name: chunk.T for name, chunk in zip(names.split(), chunks, strict=True)}
+
+    def of_hypothesis(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        hidden = mt @ self.weights["mt"] + (mt * source) @ self.weights["mt·src"]
+        hidden += (mt - source).abs() @ self.weights["|mt−src|"]
+        hidden += cast("torch.nn.Linear", self.network.regression[0]).bias
+        return hidden + source @ self.weights["src"] if self.reference_free else hidden
+
+    def of_reference(self, ref: torch.Tensor) -> torch.Tensor:
+        return ref @ self.weights["ref"]
+
+    def of_both(self, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        return (mt * ref) @ self.weights["mt·ref"] + (mt - ref).abs() @ self.weights["|mt−ref|"]
+
+    def combine(self, *parts: torch.Tensor) -> torch.Tensor:
+        hidden = sum(parts[1:], parts[0])
+        return cast("torch.Tensor", self.network.regression[1:](hidden).squeeze(-1))
 
 
 class RankingMetric(VectorComet):
@@ -175,62 +192,80 @@ class RankingMetric(VectorComet):
     """
 
     description = "COMET's ranking metric: distances of the hypothesis's vector from source and reference."
-    kind = "ranking_metric"
+    classes = ("ranking_metric",)
     blocks = 0
 
-    def head(self) -> Head:
-        """Distances of the vectors."""
-        return _Nearness()
+    def of_hypothesis(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return self.of_both(mt, source)
+
+    def of_reference(self, ref: torch.Tensor) -> torch.Tensor:
+        return ref[:, 0]  # there is nothing
+
+    def of_both(self, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        from torch.nn import functional
+
+        return functional.pairwise_distance(mt, ref)
+
+    def combine(self, *parts: torch.Tensor) -> torch.Tensor:
+        far, _, near = parts
+        return 1 / (1 + 2 * near * far / (near + far))
 
 
 class _COMETKernel:
     def __init__(self, utility: VectorComet, table: TextTable, statistics: Statistics) -> None:
-        tokens = utility.special_tokens()
-        rows = [tokens.join(row) for row in utility.encode_texts([*table.texts, *table.sources])]
-        self.utility = utility
+        self.utility, self.tokens = utility, utility.special_tokens
+        self.rows = [self.tokens.join(row) for row in utility.encode_texts([*table.texts, *table.sources])]
         self.first_source = len(table.texts)
-        self.pooling = _POOLINGS.get(utility.hparams.pool, utility.hparams.pool)
-        self.states = TextVectors(utility, rows, tokens.pad_id, self._encode, statistics)
-        self.head = utility.head()
+        self.states = TextVectors(utility, [len(row) for row in self.rows], self._encode, statistics)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
         import torch
 
         out = np.empty(hypotheses.size)
-        h, h_place = np.unique(np.stack([hypotheses, sources]), axis=1, return_inverse=True)
-        h_place = h_place.reshape(-1)
+        (mt, source), of_mt = np.unique(np.stack([hypotheses, sources]), axis=1, return_inverse=True)
+        of_mt = of_mt.reshape(-1)
         with torch.inference_mode():
-            own = self._stack(h[0])
-            fixed = self.head.fixed(own, self._stack(h[1] + self.first_source))
+            fixed = self.utility.of_hypothesis(self._stack(mt), self._stack(source + self.first_source))
             if not self.utility.needs_reference:
-                return np.asarray(self.head.pairs(fixed, own, None).double().cpu().numpy()[h_place])
-            r, r_place = np.unique(references, return_inverse=True)
-            theirs = self._stack(r)
+                return np.asarray(self.utility.combine(fixed).double().cpu().numpy()[of_mt])
+            texts, place = np.unique(np.stack([hypotheses, references]), return_inverse=True)
+            vectors, place = self._stack(texts), place.reshape(2, -1)
+            ref, of_ref = np.unique(place[1], return_inverse=True)
+            alone = self.utility.of_reference(vectors[self._index(ref)])
+            # Next to its swapped twin, a pair shares `of_both` with it.
+            twins = place.min(axis=0) * texts.size + place.max(axis=0)
+            order = np.argsort(twins, kind="stable")
             for start in range(0, out.size, _PAIRS_AT_ONCE):
-                part = slice(start, start + _PAIRS_AT_ONCE)
-                i, j = (torch.from_numpy(place.reshape(-1)[part]).to(own.device) for place in (h_place, r_place))
-                out[part] = self.head.pairs(fixed[i], own[i], theirs[j]).double().cpu().numpy()
+                part = order[start : start + _PAIRS_AT_ONCE]
+                distinct, of_pair = np.unique(twins[part], return_inverse=True)
+                one, other = (vectors[self._index(side)] for side in np.divmod(distinct, texts.size))
+                both = self.utility.of_both(one, other)
+                if distinct.size < part.size:
+                    both = both[self._index(of_pair.reshape(-1))]
+                scores = self.utility.combine(fixed[self._index(of_mt[part])], alone[self._index(of_ref[part])], both)
+                out[part] = scores.double().cpu().numpy()
         return out
 
     def vectors(self, texts: IntArray) -> FloatArray:
-        """(k, D) sentence vectors."""
+        """Return (k, D) sentence vectors."""
         return np.asarray(self._stack(texts).double().cpu().numpy())
 
     def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
-        """(k, K) scores against reference vectors, all with the first source."""
+        """Return (k, K) scores against reference vectors, all with the first source."""
         import torch
 
         out = np.empty((hypotheses.size, len(vectors)))
         with torch.inference_mode():
             own = self._stack(hypotheses)
-            fixed = self.head.fixed(own, self._stack(np.full(hypotheses.size, self.first_source)))
+            fixed = self.utility.of_hypothesis(own, self._stack(np.full(hypotheses.size, self.first_source)))
             theirs = torch.from_numpy(np.ascontiguousarray(vectors)).to(own)
-            for column, vector in enumerate(theirs):
-                out[:, column] = self.head.pairs(fixed, own, vector.expand_as(own)).double().cpu().numpy()
+            for column, (vector, alone) in enumerate(zip(theirs, self.utility.of_reference(theirs), strict=True)):
+                scores = self.utility.combine(fixed, alone, self.utility.of_both(own, vector))
+                out[:, column] = scores.double().cpu().numpy()
         return out
 
     def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
-        """(k, K) scores against weighted mean reference vectors (https://arxiv.org/abs/2402.04251)."""
+        """Return (k, K) scores against weighted mean reference vectors (https://arxiv.org/abs/2402.04251)."""
         return self.vector_scores(hypotheses, weights @ self.vectors(references))
 
     def _stack(self, texts: IntArray) -> torch.Tensor:
@@ -238,68 +273,23 @@ class _COMETKernel:
 
         return torch.stack(self.states.get(texts))
 
-    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        from .network import pool
+    def _index(self, places: IntArray) -> torch.Tensor:
+        import torch
 
-        states, last = self.utility.network(ids, mask)
-        if self.pooling == "default":  # the first token of the last layer, whatever layers are mixed
-            return pool(last, mask, "cls")
-        return pool(states, mask, self.pooling)
+        return torch.from_numpy(places).to(self.utility.device)
 
-
-class Head(Protocol):
-    """What follows the sentence vectors of k hypotheses."""
-
-    def fixed(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        """(k, ...) all that does not depend on the reference."""
-        ...
-
-    def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor | None) -> torch.Tensor:
-        """(k,) scores; None for a metric without references."""
-        ...
-
-
-class _Regression:
-    """The estimator over [mt, ref, mt·ref, |mt−ref|, mt·src, |mt−src|] (without ref: [mt, src, mt·src, |mt−src|]).
-
-    Its first layer is linear, so the blocks that do not depend on the reference are summed once for each hypothesis.
-    """
-
-    def __init__(self, layers: torch.nn.Sequential, *, referenced: bool) -> None:
-        self.rest = layers[1:]
-        first = cast("torch.nn.Linear", layers[0])
-        blocks = first.weight.chunk(6 if referenced else 4, dim=1)
-        self.bias = first.bias
-        if referenced:
-            self.mt, self.ref, self.product, self.difference, self.source_product, self.source_difference = blocks
-            self.source: torch.Tensor | None = None
-        else:
-            self.mt, self.source, self.source_product, self.source_difference = blocks
-
-    def fixed(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        hidden = mt @ self.mt.T + (mt * source) @ self.source_product.T
-        hidden = hidden + (mt - source).abs() @ self.source_difference.T + self.bias
-        if self.source is not None:
-            hidden = hidden + source @ self.source.T
-        return hidden
-
-    def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor | None) -> torch.Tensor:
-        hidden = fixed
-        if ref is not None:
-            hidden = fixed + ref @ self.ref.T + (mt * ref) @ self.product.T + (mt - ref).abs() @ self.difference.T
-        scores: torch.Tensor = self.rest(hidden).squeeze(-1)
-        return scores
-
-
-class _Nearness:
-    def fixed(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        from torch.nn import functional
-
-        return functional.pairwise_distance(mt, source)
-
-    def pairs(self, fixed: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor | None) -> torch.Tensor:
-        distance = fixed
-        if ref is not None:
-            near = self.fixed(mt, ref)
-            distance = 2 * near * fixed / (near + fixed)
-        return 1 / (1 + distance)
+    def _encode(self, texts: IntArray) -> torch.Tensor:
+        inputs = padded([self.rows[k] for k in texts], self.tokens.pad_id, self.utility.device)
+        states, last = self.utility.network(**inputs)
+        mask, how = inputs["attention_mask"], self.utility.hparams.pool
+        if how == "default":  # the first token of the last layer, whatever layers are mixed
+            return cast("torch.Tensor", last[:, 0])
+        if how == "cls":
+            return cast("torch.Tensor", states[:, 0])
+        present = mask.bool().unsqueeze(-1)
+        if how == "max":
+            return cast("torch.Tensor", states.masked_fill(~present, -np.inf).amax(dim=1))
+        if how == "avg":
+            summed = states.masked_fill(~present, 0.0).sum(dim=1)
+            return cast("torch.Tensor", summed / mask.sum(dim=1, keepdim=True).to(states.dtype))
+        raise ValueError(f"{self.utility.checkpoint} has pool={how!r}: supported are avg, max, cls and default")

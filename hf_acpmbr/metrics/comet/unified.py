@@ -6,28 +6,26 @@ CometKiwi (Rei et al. 2022, https://aclanthology.org/2022.wmt-1.60), UniTE (Wan 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Unpack
 
 from ...candidates import FloatArray, IntArray
 from ...scoring.batches import pad
 from ...scoring.utility import Kernel, Statistics, TextTable
+from ..network import padded
 from .regression import CometCheckpoint, CometOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .network import CometNetwork
 
 Probabilities = npt.NDArray[np.float32]
 _Results = dict[tuple[int, ...], tuple[float, Probabilities]]  # text numbers → score and word tags
-_PAIRS_AT_ONCE = 16384  # word tags of so many pairs are held at a time
+_PAIRS_AT_ONCE = 16384  # whose word tags are held at a time
+# XCOMET's own: weights of the three passes' word tags, of their scores and of the error score; MQM's penalties per
+# severity (none, minor, major, critical) and the sum at which a text is worth nothing.
 _SPAN_WEIGHTS = (0.1667, 0.3333, 0.5)
-_SCORE_WEIGHTS = (0.12, 0.33, 0.33, 0.22)
+_SCORE_WEIGHTS = np.array([0.12, 0.33, 0.33, 0.22])
 _SEVERITY = np.array([0.0, 1.0, 5.0, 10.0])
 _WORST = 25.0
+_NO_TAGS: Probabilities = np.zeros((0, 0), dtype=np.float32)
 _TYPED = ("BERT", "DeBERTa")  # encoders that get segment types from COMET; RemBERT has them, but is given none
 
 
@@ -43,6 +41,8 @@ class UnifiedMetric(CometCheckpoint):
     """
 
     description = "COMET unified metric: hypothesis, source and reference encoded together."
+    classes = ("unified_metric", "xcomet_metric")
+    blocks = 1
 
     def __init__(self, checkpoint: str, *, reference_free: bool | None = None, **options: Unpack[CometOptions]) -> None:
         super().__init__(checkpoint, **options)
@@ -67,11 +67,11 @@ class UnifiedMetric(CometCheckpoint):
 
     @property
     def explains(self) -> bool:
-        """XCOMET proper: its word tags enter the score."""
+        """Whether it is XCOMET proper, whose word tags enter the score."""
         return self.hparams.class_identifier == "xcomet_metric"
 
     def inputs(self) -> list[tuple[str, ...]]:
-        """The segments of each forward pass."""
+        """Return the segments of each forward pass."""
         wanted = ("src",) if self.reference_free else ("src", "ref")
         parts = [part for part in wanted if part in self.hparams.input_segments]
         if not parts or (parts != ["src"] and "ref" not in parts):
@@ -83,26 +83,17 @@ class UnifiedMetric(CometCheckpoint):
             return [("mt", "src"), ("mt", "ref"), ("mt", "src", "ref")]
         return [("mt", *parts)]
 
-    def load(self) -> CometNetwork:
-        from .network import load_comet
-
-        self.expect("unified_metric", "xcomet_metric")
-        return load_comet(self.folder, self.hparams, self.encoder_config(), 1)
-
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Ids of each text; results of passes that many pairs share are kept."""
+        """Encode each text as ids; results of passes that many pairs share are kept."""
         return _UnifiedKernel(self, table, statistics)
 
 
 class _UnifiedKernel:
     def __init__(self, utility: UnifiedMetric, table: TextTable, statistics: Statistics) -> None:
         self.utility, self.statistics = utility, statistics
-        self.tokens = utility.special_tokens()
-        self.longest = utility.longest()
-        texts = utility.encode_texts(table.texts)
-        sources = utility.encode_texts(table.sources)
+        self.tokens = utility.special_tokens
+        texts, sources = utility.encode_texts(table.texts), utility.encode_texts(table.sources)
         self.ids = {"mt": texts, "ref": texts, "src": sources}
-        self.typed = utility.hparams.encoder_model in _TYPED
         self.with_source: _Results = {}  # this pass does not depend on the reference, so it is kept
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
@@ -119,53 +110,50 @@ class _UnifiedKernel:
         scores = np.array([[score for score, _ in results] for results in passes])
         if not self.utility.explains:
             return np.asarray(scores.mean(axis=0))
-        weights = np.array(_SCORE_WEIGHTS)
-        tags = np.array([self._tag_score([tags for _, tags in pair]) for pair in zip(*passes, strict=True)])
-        shares = weights[:3] if len(passes) == 3 else weights[:3].sum(keepdims=True)
-        return np.asarray(shares @ np.minimum(scores, 1.0) + weights[3] * tags)
+        three = len(passes) == 3
+        spans = []
+        for pair in zip(*passes, strict=True):
+            shares = _SPAN_WEIGHTS if three else (1.0,)
+            parts = [share * tags for share, (_, tags) in zip(shares, pair, strict=True)]
+            spans.append(span_score(sum(parts, np.zeros_like(parts[0]))))
+        weights = _SCORE_WEIGHTS[:3] if three else _SCORE_WEIGHTS[:3].sum(keepdims=True)
+        return np.asarray(weights @ np.minimum(scores, 1.0) + _SCORE_WEIGHTS[3] * np.array(spans))
 
     def _run(self, segments: tuple[str, ...], keys: list[tuple[int, ...]], known: _Results) -> _Results:
+        """Add to `known` what one pass makes of the texts of each key."""
         new = [key for key in dict.fromkeys(keys) if key not in known]
         rows = [self.tokens.join(*(self.ids[part][k] for part, k in zip(segments, key, strict=True))) for key in new]
-        rows = [row[: self.longest] for row in rows]
+        rows = [row[: self.utility.longest] for row in rows]
+        # Tokens of the hypothesis, with the special tokens it would have alone.
+        first = [len(self.ids["mt"][key[0]]) + self.tokens.count for key in new]
 
-        def receive(batch: IntArray, output: tuple[list[float], list[Probabilities]]) -> None:
-            for k, score, tags in zip(batch.tolist(), *output, strict=True):
-                known[new[k]] = (score, tags)
+        def forward(batch: IntArray) -> list[tuple[float, Probabilities]]:
+            return self._forward([rows[k] for k in batch], [first[k] for k in batch])
+
+        def receive(batch: IntArray, results: list[tuple[float, Probabilities]]) -> None:
+            known.update(zip((new[k] for k in batch), results, strict=True))
 
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        self.utility.encode(lengths, lambda batch: self._forward(batch, rows, new), receive, self.statistics)
+        self.utility.encode(lengths, forward, receive, self.statistics)
         return known
 
-    def _forward(
-        self, batch: IntArray, rows: list[list[int]], keys: list[tuple[int, ...]]
-    ) -> tuple[list[float], list[Probabilities]]:
-        chosen = [rows[k] for k in batch]
-        device, network = self.utility.device, self.utility.network
-        first = [self._first_segment(keys[k]) for k in batch]
-        ids = pad(chosen, self.tokens.pad_id, device)
-        mask = pad([[1] * len(row) for row in chosen], 0, device)
-        types = None
-        if self.typed:
-            types = pad([[0] * size + [1] * (ids.shape[1] - size) for size in first], 1, device)
-        sentence, words = network(ids, mask, types)
-        scores: list[float] = network.estimator(sentence[:, 0]).double().cpu().tolist()
+    def _forward(self, rows: list[list[int]], first: list[int]) -> list[tuple[float, Probabilities]]:
+        """Return the score and the word tags' probabilities of each row."""
+        network, device = self.utility.network, self.utility.device
+        inputs = padded(rows, self.tokens.pad_id, device)
+        if self.utility.hparams.encoder_model in _TYPED:
+            width = max(map(len, rows))
+            inputs["token_type_ids"] = pad([[0] * size + [1] * (width - size) for size in first], 1, device)
+        sentence, words = network(**inputs)
+        scores: list[float] = network.regression(sentence[:, 0]).squeeze(-1).double().cpu().tolist()
         if not self.utility.explains or network.hidden2tag is None:
-            return scores, [np.zeros((0, 0), dtype=np.float32)] * len(scores)
+            return [(score, _NO_TAGS) for score in scores]
         tags = network.hidden2tag(words).float().softmax(dim=-1).cpu().numpy()
-        return scores, [row[:size].copy() for row, size in zip(tags, first, strict=True)]
-
-    def _first_segment(self, key: tuple[int, ...]) -> int:
-        """Tokens of the hypothesis with the special tokens it would have alone."""
-        return len(self.ids["mt"][key[0]]) + self.tokens.count
-
-    def _tag_score(self, tags: list[Probabilities]) -> float:
-        weights = _SPAN_WEIGHTS if len(tags) == 3 else (1.0,)
-        return span_score(sum((w * t for w, t in zip(weights, tags, strict=True)), np.zeros_like(tags[0])))
+        return [(score, row[:size].copy()) for score, row, size in zip(scores, tags, first, strict=True)]
 
 
 def span_score(probabilities: Probabilities | FloatArray) -> float:
-    """1 − (minor + 5·major + 10·critical) / 25 over the error spans of one hypothesis, at least 0.
+    """Return 1 − (minor + 5·major + 10·critical) / 25 over the error spans of one hypothesis, at least 0.
 
     A span is a run of error tags with the severity of its first token; a run that is still open at the last token does
     not count, as in the reference implementation.

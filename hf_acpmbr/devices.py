@@ -1,0 +1,40 @@
+"""Where a model or a utility goes if no device is named, and where half precision pays."""
+
+from __future__ import annotations
+
+# Compute capabilities of the first GPUs of Nvidia with matrix units for a type: Volta, Ampere.
+_CUDA_UNITS = {"float16": 7, "bfloat16": 8}
+
+
+def default_device() -> str:
+    """Return the kind of accelerator that torch sees (cuda, mps, xpu, npu, hpu, ...), else "cpu"."""
+    import torch
+
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if found is None else found.type
+
+
+def checked_device(name: str) -> str:
+    """Return the name as torch writes it, or refuse what is no device of torch."""
+    import torch
+
+    try:
+        return str(torch.device(name))
+    except RuntimeError as error:
+        raise ValueError(f"device={name!r} is not a device of torch, such as cpu, cuda:0 or mps") from error
+
+
+def computes_in(dtype: str, device: str) -> bool:
+    """Return whether a device has units for "float16" or "bfloat16", as far as it says so."""
+    import torch
+
+    kind = torch.device(device).type
+    if kind == "cpu":
+        known = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)  # older releases do not say
+        return dtype == "bfloat16" and bool(known())
+    if not torch.accelerator.is_available():
+        return True  # loading will say that the device is not there
+    if kind == "cuda":
+        return bool(torch.version.hip) or torch.cuda.get_device_capability(device)[0] >= _CUDA_UNITS[dtype]
+    ask = getattr(torch.accelerator, "get_device_capability", None)  # not in releases before 2.9
+    return ask is not None and getattr(torch, dtype) in ask(torch.device(device)).get("supported_dtypes", ())
