@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "mbr": {*BELOW_MBR, "generation"},
     "generation": {*BELOW_MBR, "mbr", "embedded"},
     "runs": {*BELOW_MBR, "mbr", "generation"},
-    "cli": {*BELOW_MBR, "mbr", "generation", "runs", "ui", "embedded", "differences"},
+    "serve": {*BELOW_MBR, "mbr", "generation"},
+    "cli": {*BELOW_MBR, "mbr", "generation", "runs", "serve", "ui", "embedded", "differences"},
     "ui": {*BELOW_MBR, "mbr", "generation", "embedded", "differences"},
     "__init__": {"candidates", "decision", "mbr", "recipe", "scoring", "generation"},
     "__main__": {"cli"},
@@ -46,6 +47,10 @@ LIBRARIES = {
     "accelerate": set(),
     "matplotlib": {"cli", "embedded"},
     "gradio": {"ui", "cli"},
+    "starlette": {"serve"},
+    "pydantic": {"serve"},
+    "httpx": {"serve"},
+    "uvicorn": {"cli"},
 }
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "rerank": "choose the best of given candidates",
     "plan": "say what translating a file will cost, for each recipe, from a few of its lines",
     "score": "score hypotheses against references with any utility",
+    "serve": "answer requests of OpenAI's API by MBR over another server's texts, or a model's",
     "ui": "try it in the browser: an interactive page on this machine",
 }
 _DESCRIPTION = """\

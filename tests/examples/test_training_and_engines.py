@@ -81,3 +81,11 @@ def test_self_consistency(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert programs(["2*x+1", "2*x+1", "x*"], ["1+x+x", "2*x", "x*"]) == [1.0, 0.0, 0.0]
     assert example["results"]("__import__('os')") is None, "samples are not trusted"
     assert example["results"]("9**9**9") is None
+
+
+@needs("openai")
+def test_openai_client(tmp_path: Path) -> None:
+    out = start("openai_client.py", "--requests", "5", "--best-of", "8", cwd=tmp_path)
+    assert "Where is the station? → Wo ist der Bahnhof?" in out
+    assert out.count("different of 8)") == 5
+    assert "5 requests, 4 at a time: " in out
