@@ -73,11 +73,8 @@ def encode(
     return {name: tensor.to(model.device) for name, tensor in batch.items()}
 
 
-def _fitted(
-    tokenizer: Tokenizer, texts: Sequence[str], model: GenerativeModel, how: Prompting, max_new_tokens: int
-) -> list[str]:
-    """Return the texts, those that are too long cut at a token so that the filled prompt fits."""
-    # The model can read this number of tokens, by its own account and its tokenizer's.
+def length_limit(tokenizer: Tokenizer, model: GenerativeModel, max_new_tokens: int) -> int | None:
+    """Return how many tokens the model can read, by its own account and its tokenizer's; None if neither says."""
     config = model.config.get_text_config()
     own = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
     limits = [int(limit) for limit in own if limit]
@@ -87,9 +84,16 @@ def _fitted(
         limits = [limit - max_new_tokens for limit in limits]
     if (tokens := getattr(tokenizer, "model_max_length", None)) and tokens < _NO_LIMIT:
         limits.append(int(tokens))
-    if not limits:
+    return min(limits, default=None)
+
+
+def _fitted(
+    tokenizer: Tokenizer, texts: Sequence[str], model: GenerativeModel, how: Prompting, max_new_tokens: int
+) -> list[str]:
+    """Return the texts, those that are too long cut at a token so that the filled prompt fits."""
+    limit = length_limit(tokenizer, model, max_new_tokens)
+    if limit is None:
         return list(texts)
-    limit = min(limits)
     lengths = [
         len(ids)
         for ids in tokenizer(how.fill(tokenizer, texts), add_special_tokens=not how.chat, verbose=False)["input_ids"]
