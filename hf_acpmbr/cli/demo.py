@@ -6,19 +6,21 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from ..candidates import Candidates, FloatArray
 from ..decoding import Decision
 from ..differences import pieces
-from ..generation.models import hide_loading_bars
+from ..generation.models import hide_loading_bars, load_model, set_languages
 from ..mbr import ACPMBR
 from ..scoring import Utility, load_utility
-from .demo_sentences import SENTENCES
 
+# Lines of target language, source and reference, written for the demo: new to the embedded translator.
+SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
 OTHER_LANGUAGE = {"de": "en", "en": "de"}
 MODEL, TARGET, DISTILLED = "embedded", "embedded", "embedded-d1"
 BEAM = "beam search"
@@ -28,7 +30,7 @@ _YELLOW, _PLAIN = "\033[33m", "\033[0m"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the demo."""
+    """Add the options of the demo."""
     parser.add_argument("--source", help="your own sentence instead of the built-in ones")
     parser.add_argument("--reference", help="a translation of --source to compare with")
     parser.add_argument("--model", default=MODEL, help=f"hub id or folder that knows en and de (default {MODEL})")
@@ -42,23 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one method chose.
+    """The choice of one method.
 
     Args:
-        expected: the true expected utility of the choice.
-        error: the completed matrix's squared error.
-        chrf, utility: of the choice against the reference, where there is one, on a 0–100 scale.
+        expected: its true expected utility.
+        cost: calls weighted by parameters.
+        chrf, utility: against the reference on a 0–100 scale, if there is one.
     """
 
     method: str
     text: str
     expected: float
-    calls: dict[str, int]
+    calls: Mapping[str, int]
     seconds: float
     cost: float
-    error: float | None
-    chrf: float | None = None
-    utility: float | None = None
+    chrf: float | None
+    utility: float | None
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,6 @@ class Example:
     truth: FloatArray
     choices: tuple[Choice, ...]
     decisions: dict[str, Decision]
-    sampling_seconds: float
 
 
 class Demo:
@@ -86,8 +86,6 @@ class Demo:
     """
 
     def __init__(self, model: str, target: str, distilled: str, candidates: int, seed: int) -> None:
-        from ..generation.models import load_model
-
         self.model, self.tokenizer, _ = load_model(model)
         self.chrf: Utility = load_utility("chrf")
         self.target: Utility = load_utility(target)
@@ -102,77 +100,61 @@ class Demo:
         }
 
     def translate(self, source: str, to: str, reference: str | None = None) -> Example:
-        """All methods on one sentence, over the same samples."""
-        from ..generation.models import set_languages
-
+        """Translate one sentence by all methods, over the same samples."""
         limits = set_languages(self.tokenizer, OTHER_LANGUAGE[to], to)
         inputs = self.tokenizer(source, return_tensors="pt").to(self.model.device)
         limits["max_new_tokens"] = 2 * inputs["input_ids"].shape[1] + 10
         start = time.perf_counter()
         found = self.model.generate(**inputs, num_beams=5, do_sample=False, **limits)
-        beam_seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        beam = self.tokenizer.batch_decode(found, skip_special_tokens=True)[0]
         output = self.model.generate(
             **inputs, custom_generate=self.methods[FULL], return_dict_in_generate=True, **limits
         )
-        pool: Candidates = output.candidates[0]
         exact: Decision = output.decisions[0]
-        truth = exact.matrix
-        assert truth is not None
-        beam = self.tokenizer.batch_decode(found, skip_special_tokens=True)[0]
-        sources = [source] * len(pool)
-        worth = float(self.target.score([beam] * len(pool), pool.texts, sources) @ pool.weights)
-        decisions = {FULL: exact} | {
-            name: decide(method, pool, source, truth) for name, method in self.methods.items() if name != FULL
-        }
-        choices = [Choice(BEAM, beam, worth, {}, beam_seconds, 0.0, None)]
-        choices += [self._choice(name, decision, exact) for name, decision in decisions.items()]
-        if reference is not None:
-            choices = self._judged(choices, reference, source)
-        drawing = float(output.seconds["sampling"])
-        return Example(source, reference, to, pool, truth, tuple(choices), decisions, drawing)
-
-    def _judged(self, choices: Sequence[Choice], reference: str, source: str) -> list[Choice]:
-        """The choices with their scores against the reference."""
-        texts, references = [choice.text for choice in choices], [reference] * len(choices)
-        chrf = self.chrf.score(texts, references) * (100 / self.chrf.scale)
-        utility = self.target.score(texts, references, [source] * len(texts)) * (100 / self.target.scale)
-        return [
-            replace(choice, chrf=float(one), utility=float(other))
-            for choice, one, other in zip(choices, chrf, utility, strict=True)
-        ]
-
-    def _choice(self, name: str, decision: Decision, exact: Decision) -> Choice:
-        return Choice(
-            name,
-            decision.text,
-            float(exact.expected[decision.index]),
-            dict(decision.calls),
-            sum(decision.seconds.values()),
-            self.cost(decision.calls),
-            decision.completion_error,
+        pool, truth = exact.candidates, exact.matrix
+        assert truth is not None, "full MBR scores all pairs"
+        decisions = {FULL: exact}
+        for name, method in self.methods.items():
+            if name != FULL:
+                decisions[name] = method.decoder.decode(
+                    pool, target=method.target, guides=method.guides, source=source, seed=method.recipe.seed
+                )
+        worth = float(self.target.score([beam] * len(pool), pool.texts, [source] * len(pool)) @ pool.weights)
+        chosen: list[tuple[str, str, float, Mapping[str, int], float]] = [(BEAM, beam, worth, {}, seconds)]
+        for name, decision in decisions.items():
+            expected = float(exact.expected[decision.index])
+            chosen.append((name, decision.text, expected, decision.calls, sum(decision.seconds.values())))
+        chrf, utility = (
+            self._judged(judge, [row[1] for row in chosen], reference, source) for judge in (self.chrf, self.target)
         )
+        choices = [
+            Choice(*row, self.cost(row[3]), one, other) for row, one, other in zip(chosen, chrf, utility, strict=True)
+        ]
+        return Example(source, reference, to, pool, truth, tuple(choices), decisions)
+
+    @staticmethod
+    def _judged(judge: Utility, texts: list[str], reference: str | None, source: str) -> Sequence[float | None]:
+        """Score texts against the reference, if there is one, from 0 to 100."""
+        if reference is None:
+            return [None] * len(texts)
+        scores = judge.score(texts, [reference] * len(texts), [source] * len(texts))
+        return [float(score) for score in scores * (100 / judge.scale)]
 
     def cost(self, calls: Mapping[str, int]) -> float:
-        """Calls weighted by parameters (metrics without parameters count as one another)."""
+        """Weight calls by parameters; metrics without parameters count as one each."""
         sizes = {utility.name: max(utility.parameters, 1) for utility in (self.target, self.distilled)}
         return float(sum(sizes[name] * count for name, count in calls.items()))
 
 
-def decide(method: ACPMBR, pool: Candidates, source: str, truth: FloatArray) -> Decision:
-    """The method's decision, with the completed matrix and its error against all true scores."""
-    return method.decoder.decode(
-        pool, target=method.target, guides=method.guides, source=source, seed=method.recipe.seed, full_matrix=truth
-    )
-
-
 def marked(text: str, other: str, colour: bool) -> str:
-    """The text with what differs from the other one in yellow, or in brackets where there are no colours."""
+    """Mark what differs from the other text: in yellow, or in brackets without colours."""
     before, after = (_YELLOW, _PLAIN) if colour else ("[", "]")
     return "".join(f"{before}{piece.text}{after}" if piece.differs else piece.text for piece in pieces(text, other))
 
 
 def describe(example: Example, target: Utility, colour: bool = False) -> str:
-    """One sentence: what beam search, full MBR and the default chose, what differs, how good it is, what it cost."""
+    """Show the choices of beam search, full MBR and the default, how they differ, their quality and cost."""
     n, drawn = len(example.candidates), example.candidates.total
     lines = [f"{OTHER_LANGUAGE[example.to]}→{example.to}  {example.source}"]
     if example.reference is not None:
@@ -193,7 +175,7 @@ def describe(example: Example, target: Utility, colour: bool = False) -> str:
 
 
 def summarise(examples: Sequence[Example], target: Utility) -> str:
-    """All methods over all sentences: quality against the references, calls and cost, and how often beam was better."""
+    """Show all methods over all sentences: quality, calls, cost, and wins and losses against beam search."""
     lines = [
         f"Means of {len(examples)} sentences on a 0–100 scale: chrF and {target.name} against the references, expected",
         f"{target.name} against all samples (what MBR maximises); wins and losses by chrF against beam search:",
@@ -226,12 +208,15 @@ def run(args: argparse.Namespace) -> int:
     if args.reference is not None and args.source is None:
         raise ValueError("--reference belongs to a --source of your own: give both")
     demo = Demo(args.model, args.target, args.distilled, args.candidates, args.seed)
-    built_in = [(source, to, reference) for to, pairs in SENTENCES.items() for source, reference in pairs]
+    sentences = [(args.to, args.source, args.reference)]
+    if not args.source:
+        rows = SENTENCES.read_text(encoding="utf-8").splitlines()
+        sentences = [(to, source, reference) for to, source, reference in (row.split("\t") for row in rows)]
     examples = []
     colour = sys.stdout.isatty()
     shown = "in colour" if colour else "in brackets"
     print(f"{args.candidates} samples per sentence by {args.model!r}; {shown}: what differs from beam search\n")
-    for source, to, reference in [(args.source, args.to, args.reference)] if args.source else built_in:
+    for to, source, reference in sentences:
         examples.append(demo.translate(source, to, reference))
         print(describe(examples[-1], demo.target, colour), end="\n\n", flush=True)
     print(summarise(examples, demo.target))
@@ -239,7 +224,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             from .demo_picture import draw
         except ImportError:
-            print("no picture: it needs matplotlib (pip install 'hf-acpmbr[plots]')")
+            print("no picture: it needs matplotlib (in a copy of the repository: pip install '.[plots]')")
         else:
             draw(examples, demo, args.picture)
             print(f"picture: {args.picture}")

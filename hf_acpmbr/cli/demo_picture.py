@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ from ..recipe import PAPER_SAMPLES
 from ..scoring import MatrixUtility
 from .demo import DEFAULT, FULL, Demo, Example
 
+World: TypeAlias = tuple[Example, MatrixUtility, MatrixUtility]  # a sentence, and both utilities' full matrices
 SCORES_PER_ROW = (0.5, 1, 3, 8)
 _SHOWN, _CURVES = 3, 8
 
@@ -26,7 +28,7 @@ def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
     many = 0.85 * max(len(example.candidates) for example in examples)
     rich = [example for example in examples if len(example.candidates) >= many]
     shown = max(rich, key=lambda example: float(example.decisions[FULL].expected.max()))
-    decision = _decided("AC-PMBR", _SHOWN, demo, shown, *_stored(shown, demo))
+    decision = _decided("AC-PMBR", _SHOWN, demo, _world(shown, demo))
     order = shown.decisions[FULL].ranking
     figure = Figure(figsize=(17, 3.9), layout="constrained")
     FigureCanvasAgg(figure)
@@ -36,7 +38,7 @@ def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
     panels: list[tuple[str, FloatArray | None, tuple[float | None, float | None]]] = [
         (f"{demo.target.name}: scored", None if decision.observed is None else decision.observed.dense(), (low, high)),
         (f"{demo.distilled.name}: scored", decision.guides[0].dense() if decision.guides else None, (None, None)),
-        (f"completed (MSE {_error(decision.completion_error)})", decision.matrix, (low, high)),
+        (f"completed (MSE {decision.completion_error or 0:.1f})", decision.matrix, (low, high)),
         (f"all {shown.truth.size:,} true scores", shown.truth, (low, high)),
     ]
     for axis, (title, matrix, (vmin, vmax)) in zip(axes, panels, strict=False):
@@ -52,17 +54,18 @@ def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _error(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
-
-
 def _draw_errors(axis: Axes, examples: Sequence[Example], demo: Demo) -> None:
-    """Mean squared error of PMBR and AC-PMBR against the part of full MBR's cost that they spend."""
-    worlds = [(example, *_stored(example, demo)) for example in _varied(examples)]
+    """Draw the error of PMBR and AC-PMBR against the part of full MBR's cost that they spend."""
+    # Few candidates are scored completely by small budgets and say nothing about completion.
+    varied = sorted(examples, key=lambda example: -len(example.candidates))[:_CURVES]
+    worlds = [_world(example, demo) for example in varied]
+    full = np.array([demo.cost({demo.target.name: example.truth.size}) for example in varied])
     for name in demo.completing:
-        points = [
-            np.mean([_point(name, budget, demo, *world) for world in worlds], axis=0) for budget in SCORES_PER_ROW
-        ]
+        points = []
+        for budget in SCORES_PER_ROW:
+            found = [_decided(name, budget, demo, world) for world in worlds]
+            cost = np.array([demo.cost(decision.calls) for decision in found]) / full
+            points.append((cost.mean(), np.mean([decision.completion_error or 0.0 for decision in found])))
         axis.plot(*np.transpose(points), marker="o", markersize=3, label=name)
     axis.set(xlabel="cost (part of full MBR)", ylabel="MSE of the completed matrix", xscale="log")
     axis.set_ylim(bottom=0)
@@ -73,50 +76,25 @@ def _draw_errors(axis: Axes, examples: Sequence[Example], demo: Demo) -> None:
     axis.legend()
 
 
-def _varied(examples: Sequence[Example]) -> list[Example]:
-    """Those with the most candidates: few are scored completely by small budgets and say nothing about completion."""
-    return sorted(examples, key=lambda example: -len(example.candidates))[:_CURVES]
+def _world(example: Example, demo: Demo) -> World:
+    """Score all pairs by both utilities, so that many budgets cost no further calls."""
+    texts, pairs = example.candidates.texts, Pairs.full(example.truth.shape)
+    guide = demo.distilled.prepare(texts, texts, example.source)(pairs.rows, pairs.columns).reshape(example.truth.shape)
+    target = MatrixUtility.standing_for(demo.target, example.truth, texts)
+    return example, target, MatrixUtility.standing_for(demo.distilled, guide, texts)
 
 
-def _decided(
-    name: str, scores_per_row: float, demo: Demo, example: Example, target: MatrixUtility, guide: MatrixUtility
-) -> Decision:
-    """One method at one budget on one sentence."""
-    recipe = demo.completing[name].recipe.changed(**_budgets(name, scores_per_row, demo))
-    return recipe.decoder.decode(
-        example.candidates,
-        target=target,
-        guides=[guide] if name != "PMBR" else [],
-        seed=recipe.seed,
-        full_matrix=example.truth,
+def _decided(name: str, scores_per_row: float, demo: Demo, world: World) -> Decision:
+    """Decide one sentence by one method at one budget.
+
+    PMBR spends twice AC-PMBR's target scores; AC-PMBR spends the other half on its guide, as in the paper.
+    """
+    (example, target, guide), recipe = world, demo.completing[name].recipe
+    budgets, guides = {"scores_per_row": 2.0 * scores_per_row}, []
+    if isinstance(recipe.decoder, AgreementPMBR):
+        ratio = recipe.decoder.budget.rate(PAPER_SAMPLES) / recipe.decoder.guide_budgets[0].rate(PAPER_SAMPLES)
+        budgets = {"scores_per_row": scores_per_row, "distilled_scores_per_row": ratio * scores_per_row}
+        guides = [guide]
+    return recipe.changed(**budgets).decoder.decode(
+        example.candidates, target=target, guides=guides, seed=recipe.seed, full_matrix=example.truth
     )
-
-
-def _point(
-    name: str, scores_per_row: float, demo: Demo, example: Example, target: MatrixUtility, guide: MatrixUtility
-) -> tuple[float, float]:
-    """(cost, error) of one method at one budget on one sentence."""
-    found = _decided(name, scores_per_row, demo, example, target, guide)
-    full = demo.cost({demo.target.name: example.truth.size})
-    return demo.cost(found.calls) / full, found.completion_error or 0.0
-
-
-def _stored(example: Example, demo: Demo) -> tuple[MatrixUtility, MatrixUtility]:
-    """Both utilities' full matrices, so that many budgets cost no further calls."""
-    texts = example.candidates.texts
-    shape = example.truth.shape
-    pairs = Pairs.full(shape)
-    guide = demo.distilled.prepare(texts, texts, example.source)(pairs.rows, pairs.columns).reshape(shape)
-    return (
-        MatrixUtility.standing_for(demo.target, example.truth, texts),
-        MatrixUtility.standing_for(demo.distilled, guide, texts),
-    )
-
-
-def _budgets(name: str, scores_per_row: float, demo: Demo) -> dict[str, float]:
-    """PMBR spends twice AC-PMBR's target scores; AC-PMBR spends the other half on its guide, as in the paper."""
-    decoder = demo.completing[name].decoder
-    if not isinstance(decoder, AgreementPMBR):
-        return {"scores_per_row": 2.0 * scores_per_row}
-    ratio = decoder.budget.rate(PAPER_SAMPLES) / decoder.guide_budgets[0].rate(PAPER_SAMPLES)
-    return {"scores_per_row": scores_per_row, "distilled_scores_per_row": ratio * scores_per_row}

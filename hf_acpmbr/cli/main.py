@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code(program: str, run: Callable[[], int], *, debug: bool) -> int:
-    """Run it; errors and interruptions are one line on standard error, with the traceback before it if asked."""
+    """Call `run`; errors and interruptions are one line on standard error, after the traceback if asked."""
 
     def say(message: object) -> None:
         print(f"{program}: {' '.join(str(message).split())}", file=sys.stderr)
@@ -82,7 +82,7 @@ def exit_code(program: str, run: Callable[[], int], *, debug: bool) -> int:
     try:
         with _sigterm_as_exception():
             return run()
-    except BrokenPipeError:  # whoever read the output has enough, as in `acpmbr ... | head`
+    except BrokenPipeError:  # the reader of the output has enough, as in `acpmbr ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at the end
         return 1
     except Exception as error:
@@ -120,7 +120,7 @@ def _sigterm_as_exception() -> Iterator[None]:
 
 @contextmanager
 def one_line_warnings(command: str) -> Iterator[None]:
-    """Warnings as messages of the command, without file and line of the source code."""
+    """Show warnings as messages of the command, without file and line of the source code."""
     before = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"acpmbr {command}: warning: {' '.join(str(message).split())}\n"
     try:

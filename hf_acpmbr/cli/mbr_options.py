@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ..config import DECODERS, suggest
 from ..generation.preferences import COLUMNS
 from ..mbr import ACPMBR
 from ..recipe import KEYWORDS, NAMED, Recipe
-from ..runs.pairs import ROW, add_preference_arguments
+from ..runs.formats import FORMATS, ROW
 from ..runs.shards import Share
 from ..scoring.load import PlainEncoder
 from .options import add_key_values, named, stage
@@ -24,7 +24,7 @@ _OWN_OPTIONS = ("target", "distilled", "recipe", "seed")
 
 
 def add_utility_arguments(parser: argparse.ArgumentParser) -> None:
-    """Target and guides with their options."""
+    """Add the target and the guides with their options."""
     utilities = parser.add_argument_group(
         "utilities",
         "What candidates are scored with: a name (chrf, bleurt-20, comet, ...), hub id, folder, "
@@ -60,7 +60,7 @@ def add_utility_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_method_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Utilities, recipe and decoder.
+    """Add utilities, recipe and decoder.
 
     Args:
         several: --recipe takes any number of recipes, each as what was given and what it means.
@@ -89,19 +89,25 @@ def add_method_arguments(parser: argparse.ArgumentParser, *, several: bool = Fal
 
 
 def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
-    """Utilities, recipe, decoder and output."""
+    """Add utilities, recipe, decoder and output."""
     add_method_arguments(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--output", default="-", metavar="FILE", help="where to write; - is standard output (default)")
     output.add_argument(
         "--format",
-        choices=("text", "jsonl", "parquet", "preferences"),
+        choices=FORMATS,
         default="text",
         help="chosen texts (default); all details; or preferences: pairs of a better and a worse text as DPO of TRL "
         f"reads them, JSON lines with {ROW} (the place of the source in the input, from 0), {', '.join(COLUMNS)}",
     )
     output.add_argument("--nbest", type=int, default=1, metavar="K", help="list the K best in jsonl (default: 1)")
-    add_preference_arguments(output)
+    add_key_values(
+        output,
+        "--preferences-option",
+        "which pairs --format preferences writes: pairs=best-worst (default), best-median, best-beam (rerank: "
+        "beam_column=FIELD), top-k (k=K); min_margin=, max_similarity=, conversational=true; repeatable",
+    )
+    output.add_argument("--preferences", nargs="?", action=_Moved, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     output.add_argument(
         "--resume",
         action="store_true",
@@ -120,6 +126,13 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
 
 
+class _Moved(argparse.Action):
+    """Refuses `--preferences FILE`, which wrote a second file beside the output."""
+
+    def __call__(self, *args: object, **options: object) -> NoReturn:
+        raise argparse.ArgumentError(self, "pairs are an output format now: --format preferences --output FILE")
+
+
 def _recipe(given: str) -> str | Recipe:
     if given in NAMED:
         return given
@@ -132,7 +145,7 @@ def _recipe(given: str) -> str | Recipe:
 
 
 def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **flags: object) -> ACPMBR:
-    """The ACPMBR that the options describe; `flags` are settings with an option of their own, None where not given."""
+    """Build the ACPMBR that the options describe; `flags` are settings with their own option, None if not given."""
     keywords = {key: value for key, value in {"decoder": args.decoder, **flags}.items() if value is not None}
     for key, value in args.set.items():
         if key in _OWN_OPTIONS:
@@ -162,7 +175,7 @@ def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **fl
 
 
 def _target(args: argparse.Namespace, keywords: Mapping[str, object]) -> dict[str, object] | None:
-    """The target with its options; chrF where none is named and the decoder needs one."""
+    """Return the target with its options; chrF if none is named and the decoder needs one."""
     if args.target is not None:
         return {"name": args.target, **args.target_option}
     recipe = args.recipe if isinstance(args.recipe, Recipe) else None

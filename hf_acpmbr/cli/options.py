@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def key_value(text: str) -> tuple[str, object]:
-    """KEY=VALUE; the value is read as JSON if it is JSON (8, 0.5, true, {"name": ...}), otherwise as plain text."""
+    """Read KEY=VALUE; the value as JSON if it is JSON (8, 0.5, true, {"name": ...}), else as plain text."""
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
@@ -25,7 +25,7 @@ def json_or_text(text: str) -> object:
 
 
 def stage(text: str) -> object:
-    """A name, or a JSON object with a name and settings."""
+    """Read a name, or a JSON object with a name and settings."""
     value = json_or_text(text)
     if not isinstance(value, (str, dict)):
         raise argparse.ArgumentTypeError(f'{text!r} is neither a name nor {{"name": ..., settings}}')
@@ -33,12 +33,12 @@ def stage(text: str) -> object:
 
 
 def named(text: str) -> dict[str, object]:
-    """A utility's name as the dict that its options join."""
+    """Read a utility's name, as the dict that its options join."""
     return {"name": text}
 
 
 def add_key_values(group: argparse._ActionsContainer, option: str, help: str, *, joins: str | None = None) -> None:
-    """An option that takes KEY=VALUE [KEY=VALUE ...], repeatable; with `joins`, for the last dict of that list."""
+    """Add an option that takes KEY=VALUE [KEY=VALUE ...], repeatable; with `joins`, for the last dict of that list."""
     group.add_argument(
         option,
         nargs="+",

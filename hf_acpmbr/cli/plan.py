@@ -16,8 +16,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ..candidates import FloatArray, IntArray
+from ..runs.formats import Format
 from ..runs.inputs import Record, source_input
-from ..runs.job import decided
+from ..runs.job import Summary, decided
 from .main import one_line_warnings
 from .mbr_options import add_method_arguments
 from .translate import add_generation_arguments, check_batch_size, translator
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", type=int, default=32, metavar="K", help="lines to try, in batches (default: 32)")
     add_generation_arguments(parser)
     add_method_arguments(parser, several=True)
-    parser.set_defaults(quiet=True, format="text", preferences_option={})  # as a run of translate has them
+    parser.set_defaults(quiet=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if not source.repeatable:
         source.check()
         raise ValueError("plan needs --input FILE: it looks at lines all over the file")
-    everything = source.batches(size, lambda position: True)
-    lengths = np.array([sum(len(record.item.strip()) for record in batch) for batch in everything])
+    lengths = np.array([sum(len(record.item.strip()) for record in batch) for batch in source.batches(size)])
     if not lengths.any():
         raise ValueError(f"--input {args.input} has no line with text: there is nothing to plan")
     tried = choose(lengths, args.lines, size)
@@ -147,7 +147,7 @@ def _measured(args: argparse.Namespace, batches: Sequence[Sequence[Record[str]]]
     start, costs = time.time() - started, []
     for batch in batches:
         cpu, clock = time.process_time(), time.perf_counter()
-        results, _ = decided(job, batch, args, lambda lines: None)
+        results, _ = decided(job, batch, Format(), lambda lines: None, Summary())
         times = time.process_time() - cpu, time.perf_counter() - clock
         calls = [[*result.decision.calls.values()] for result in results if result.decision is not None]
         costs.append((sum(sum(each[:1]) for each in calls), sum(sum(each[1:]) for each in calls), *times))

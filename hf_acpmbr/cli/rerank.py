@@ -17,7 +17,6 @@ from ..runs.candidate_lists import FORMATS, CandidateList, candidate_input
 from ..runs.formats import OUTPUT_FIELDS, Result
 from ..runs.inputs import Input, Record
 from ..runs.job import Job, check_arguments, run_job
-from ..runs.pairs import with_pairs
 from .mbr_options import add_mbr_arguments, build_mbr
 
 _BATCH = 16
@@ -111,7 +110,7 @@ def _reranker(args: argparse.Namespace) -> Job[CandidateList]:
                 save_matrices(folder / f"{record.position + 1:06d}.npz", decision, record.item.references)
         return [Result(d, item.fields, item.source) for d, item in zip(decisions, items, strict=True)], 0
 
-    return with_pairs(args, Job(mbr, decide))
+    return Job(mbr, decide)
 
 
 def save_matrices(path: Path, decision: Decision, references: Candidates | None) -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 
 from ..files import write_atomically
-from ..runs.inputs import read_lines
+from ..runs.inputs import Lines
 from ..runs.job import same_file
 from .options import add_key_values
 
@@ -37,16 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="-", metavar="FILE", help="default: standard output")
 
 
-def _check_paths(args: argparse.Namespace) -> None:
-    names = ("hypotheses", "references", "sources")
-    given: dict[str, str] = {name: path for name in names if (path := getattr(args, name)) is not None}
-    if list(given.values()).count("-") > 1:
-        raise ValueError("only one of --hypotheses, --references and --sources can be standard input (-)")
-    for name, path in given.items():
-        if same_file(path, args.output):
-            raise ValueError(f"--output {args.output} is the --{name} file: choose another --output")
-
-
 def run(args: argparse.Namespace) -> int:
     from ..scoring import load_utility
     from ..scoring.load import PlainEncoder
@@ -57,20 +47,23 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(str(error)) from error
     except PlainEncoder as error:
         raise ValueError(error.advice("--utility {name} --option checkpoint={checkpoint}")) from error
-    _check_paths(args)
-    paths = {name: getattr(args, name) for name in ("hypotheses", "references", "sources")}
-    texts = {name: None if path is None else read_lines(path, f"--{name}") for name, path in paths.items()}
-    for name, needed in (("references", utility.needs_reference), ("sources", utility.needs_source)):
-        if needed and texts[name] is None:
+    needed = {"hypotheses": True, "references": utility.needs_reference, "sources": utility.needs_source}
+    paths: dict[str, str] = {name: path for name in needed if (path := getattr(args, name)) is not None}
+    if list(paths.values()).count("-") > 1:
+        raise ValueError("only one of --hypotheses, --references and --sources can be standard input (-)")
+    for name, path in paths.items():
+        if same_file(path, args.output):
+            raise ValueError(f"--output {args.output} is the --{name} file: choose another --output")
+    texts = {name: [line for _, line in Lines(path, f"--{name}")] for name, path in paths.items()}
+    hypotheses = texts["hypotheses"]
+    for name in needed:
+        if needed[name] and name not in texts:
             raise ValueError(f"utility {utility.name!r} needs --{name} FILE")
-    hypotheses = texts["hypotheses"] or []
-    for name in ("references", "sources"):
-        lines = texts[name]
-        if lines is not None and len(lines) != len(hypotheses):
+        if len(lines := texts.get(name, hypotheses)) != len(hypotheses):
             raise ValueError(
                 f"--{name} has {len(lines)} lines, --hypotheses has {len(hypotheses)}: they must be aligned"
             )
-    scores = utility.score(hypotheses, texts["references"], texts["sources"])
+    scores = utility.score(hypotheses, texts.get("references"), texts.get("sources"))
     result = {
         "utility": utility.name,
         "signature": utility.signature,

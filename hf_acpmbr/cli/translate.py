@@ -12,7 +12,6 @@ from ..generation.prompts import Prompting
 from ..runs.formats import Result
 from ..runs.inputs import Record, source_input
 from ..runs.job import Job, check_arguments, run_job
-from ..runs.pairs import with_pairs
 from .mbr_options import add_mbr_arguments, build_mbr
 from .options import add_key_values
 
@@ -30,12 +29,12 @@ two GPUs, one for each utility:
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, its input, and how candidates are drawn."""
+    """Add the model, its input, and how candidates are drawn."""
     model = parser.add_argument_group("model")
     model.add_argument("--model", default="embedded", help="hub id or folder (default: the embedded translator, en→de)")
     model.add_argument("--source-language", metavar="CODE", help="for multilingual models, in their own spelling")
     model.add_argument("--target-language", metavar="CODE", help="forced as the first token")
-    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda where there is one)")
+    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda if there is one)")
     model.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16, float16")
     model.add_argument("--revision", help="branch, tag or commit on the Hub")
     source = parser.add_argument_group("input")
@@ -55,7 +54,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-blank", action="store_true", help="ask the model about blank lines, too; by default they stay blank"
     )
     source.add_argument("--batch-size", type=int, default=4, help="sources decoded together (default: 4)")
-    drawing = parser.add_argument_group("candidates", "Where nothing is given, the recipe's setting holds.")
+    drawing = parser.add_argument_group("candidates", "The default of each is the recipe's setting.")
     drawing.add_argument("--num-candidates", type=int, metavar="N", help="samples per source (the recipes: 1024)")
     drawing.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
     drawing.add_argument("--epsilon", type=float, help="cut-off of ε-sampling (the recipes: 0.02)")
@@ -131,4 +130,4 @@ def translator(args: argparse.Namespace) -> Job[str]:
         "model_files": model_revision(args.model, trust_remote_code=args.trust_remote_code, revision=args.revision),
         "languages": language,
     }
-    return with_pairs(args, Job(mbr, decide, context))
+    return Job(mbr, decide, context)

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def settings(args: argparse.Namespace) -> tuple[Offer, Limits]:
-    """What the page offers (what was named comes first, then the embedded models), and what it allows."""
+    """Return what the page offers (named models first, then the embedded ones), and what it allows."""
     known = Offer()
 
     def joined(named: list[str], others: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ import difflib
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, cast
 
 from ..candidates import Candidates
 from .inputs import Input, Lines, Parsed, open_lines
@@ -16,7 +16,6 @@ from .inputs import Input, Lines, Parsed, open_lines
 FORMATS = ("jsonl", "lines", "nbest")
 _LISTS = ("candidates", "counts", "logprobs", "references")
 _FIELDS = (*_LISTS, "source")
-N = TypeVar("N", bound=float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +23,8 @@ class CandidateList:
     """The candidates of one source.
 
     Args:
-        references: pseudo-references of their own, else None.
-        fields: what the output repeats: the source and fields that are not of this program, such as ids.
+        references: separate pseudo-references, or None.
+        fields: what the output repeats: the source, and fields of the user's own such as ids.
     """
 
     candidates: Candidates
@@ -40,14 +39,14 @@ Lists: TypeAlias = "Parsed[CandidateList]"
 def candidate_input(
     path: str, format: str, *, size: int | None, sources: str | None, logprobs: bool, reserved: Sequence[str] = ()
 ) -> Input[CandidateList]:
-    """The input of `rerank`.
+    """Open the input of `rerank`.
 
     Args:
         path, format: the file and what is in it, one of FORMATS.
         size: lines per source, for plain lines.
         sources: a file with one source text per list.
         logprobs: the last field of an n-best list is the log-probability.
-        reserved: fields that the output has itself, so the input must not.
+        reserved: fields of the output, which the input must not have.
     """
     lines = open_lines(path)
     parse: Callable[[], Lists]
@@ -67,10 +66,9 @@ def _with_sources(lists: Lists, texts: Lines) -> Lists:
     numbered = iter(texts)
     count = 0
     for where, make in lists:
+        if (line := next(numbered, None)) is None:
+            raise ValueError(f"{texts.name} has {count} lines, and there are more lists of candidates ({where})")
         count += 1
-        line = next(numbered, None)
-        if line is None:
-            raise ValueError(f"{texts.name} has {count - 1} lines, and there are more lists of candidates ({where})")
         yield where, partial(_with_source, make, line[1], where)
     if (line := next(numbered, None)) is not None:
         raise ValueError(f"{texts.where(line[0])} has no list of candidates: there are only {count}")
@@ -80,7 +78,7 @@ def _with_source(make: Callable[[], CandidateList], source: str, where: str) -> 
     item = make()
     if item.source is not None:
         raise ValueError(f"{where} has a source of its own, and --sources gives another: use one of them")
-    return CandidateList(item.candidates, source, item.references, {**item.fields, "source": source})
+    return replace(item, source=source, fields={**item.fields, "source": source})
 
 
 def _from_blocks(lines: Lines, size: int) -> Lists:
@@ -94,15 +92,13 @@ def _from_blocks(lines: Lines, size: int) -> Lists:
         yield where, partial(_of_texts, where, [text for _, text in block])
 
 
-def _of_texts(
-    where: str, texts: list[str], logprobs: Sequence[object] | None = None, **fields: object
-) -> CandidateList:
+def _of_texts(where: str, texts: list[str], logprobs: list[float] | None = None, **fields: object) -> CandidateList:
     return CandidateList(_built(where, texts, None, logprobs), fields=fields)
 
 
 def _from_nbest(lines: Lines, logprobs: bool, numbered: bool) -> Lists:
-    """`id ||| text ||| …`: lines of one id after another, ids ascending; with sources, 0, 1, 2, …"""
-    parsed = (_nbest_line(lines, number, text, logprobs) for number, text in lines)
+    """Group lines `id ||| text ||| …` by id: ids ascend, and with sources they are 0, 1, 2, …"""
+    parsed = ((number, *_nbest_line(lines.where(number), text, logprobs)) for number, text in lines)
     last = -1
     for count, (identity, group) in enumerate(itertools.groupby(parsed, key=lambda entry: entry[1])):
         entries = list(group)
@@ -112,21 +108,19 @@ def _from_nbest(lines: Lines, logprobs: bool, numbered: bool) -> Lists:
         if numbered and identity != count:
             raise ValueError(f"{where}: id {identity} where {count} was expected: with --sources ids are line numbers")
         last = identity
-        scores = [score for _, _, _, score in entries] if logprobs else None
+        scores = [score for *_, score in entries] if logprobs else None
         yield where, partial(_of_texts, where, [text for _, _, text, _ in entries], scores, id=identity)
 
 
-def _nbest_line(lines: Lines, number: int, text: str, logprobs: bool) -> tuple[int, int, str, float]:
-    parts = [part.strip() for part in text.split("|||")]
+def _nbest_line(where: str, line: str, logprobs: bool) -> tuple[int, str, float]:
+    parts = [part.strip() for part in line.split("|||")]
     if len(parts) < 2 or not parts[0].isdecimal():
-        raise ValueError(f"{lines.where(number)} is not 'id ||| text ||| ...' with an integer as id")
-    if not logprobs:
-        return number, int(parts[0]), parts[1], 0.0
+        raise ValueError(f"{where} is not 'id ||| text ||| ...' with an integer as id")
     try:
-        return number, int(parts[0]), parts[1], float(parts[-1])
+        return int(parts[0]), parts[1], float(parts[-1]) if logprobs else 0.0
     except ValueError:
         raise ValueError(
-            f"{lines.where(number)}: its last field {parts[-1]!r} is not a log-probability: leave out --nbest-logprobs"
+            f"{where}: its last field {parts[-1]!r} is not a log-probability: leave out --nbest-logprobs"
         ) from None
 
 
@@ -138,23 +132,19 @@ def _from_json(lines: Lines, reserved: Sequence[str]) -> Lists:
 
 def _of_json(line: str, where: str, reserved: Sequence[str]) -> CandidateList:
     entry = _json_entry(line, where)
-    texts = entry["candidates"]
-    counts = _given(entry, "counts", where)
-    if isinstance(texts, dict):
-        if counts is not None:
-            raise ValueError(f"{where}: 'candidates' has counts of its own: leave 'counts' out")
-        counts = list(texts.values())
-    candidates = _built(where, _texts(texts, "candidates", where), counts, _given(entry, "logprobs", where))
-    references = entry.get("references")
-    if references is not None:
-        own = list(references.values()) if isinstance(references, dict) else None
-        references = _built(where, _texts(references, "references", where), own, None)
+    counts = _numbers(entry, "counts", where)
+    if counts is not None and isinstance(entry["candidates"], dict):
+        raise ValueError(f"{where}: 'candidates' has counts of its own: leave 'counts' out")
+    texts, own = _texts(entry["candidates"], "candidates", where)
+    candidates = _built(where, texts, own if counts is None else counts, _numbers(entry, "logprobs", where))
+    references = None
+    if (given := entry.get("references")) is not None:
+        references = _built(where, *_texts(given, "references", where), None)
     source = entry.get("source")
     kept = {name: value for name, value in entry.items() if name not in _LISTS}
     if hidden := [name for name in reserved if name in kept]:
         raise ValueError(f"{where}: field {hidden[0]!r} is one of the output's own: rename it, or use --format text")
-    checked = None if source is None else _text(source, "source", where)
-    return CandidateList(candidates, checked, references, kept)
+    return CandidateList(candidates, None if source is None else _text(source, "source", where), references, kept)
 
 
 def _json_entry(line: str, where: str) -> dict[str, object]:
@@ -185,10 +175,12 @@ def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return values
 
 
-def _texts(value: object, field: str, where: str) -> list[str]:
+def _texts(value: object, field: str, where: str) -> tuple[list[str], list[object] | None]:
+    """Read a list of texts, or an object text → count with its counts."""
     if not isinstance(value, (list, dict)) or not value:
         raise ValueError(f"{where}: {field!r} must be a list of texts or an object text → count, got {_shown(value)}")
-    return [_text(text, f"{field}[{position}]", where) for position, text in enumerate(value)]
+    texts = [_text(text, f"{field}[{position}]", where) for position, text in enumerate(value)]
+    return texts, list(value.values()) if isinstance(value, dict) else None
 
 
 def _text(value: object, field: str, where: str) -> str:
@@ -203,7 +195,7 @@ def _text(value: object, field: str, where: str) -> str:
     return value
 
 
-def _given(entry: dict[str, object], field: str, where: str) -> list[object] | None:
+def _numbers(entry: dict[str, object], field: str, where: str) -> list[object] | None:
     value = entry.get(field)
     if value is None or isinstance(value, list):
         return value
@@ -213,25 +205,22 @@ def _given(entry: dict[str, object], field: str, where: str) -> list[object] | N
 def _built(
     where: str, texts: list[str], counts: Sequence[object] | None, logprobs: Sequence[object] | None
 ) -> Candidates:
-    drawn = None if counts is None else _numbers(where, "counts", counts, len(texts), (int,))
-    scores = None if logprobs is None else _numbers(where, "logprobs", logprobs, len(texts), (int, float))
+    _check_numbers(where, "counts", counts, len(texts), "an integer", int)
+    _check_numbers(where, "logprobs", logprobs, len(texts), "a number", int, float)
     try:
-        return Candidates.from_texts(texts, counts=drawn, logprobs=scores)
+        return Candidates.from_texts(texts, counts=cast("list[int]", counts), logprobs=cast("list[float]", logprobs))
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _numbers(where: str, name: str, values: Sequence[object], size: int, kinds: tuple[type[N], ...]) -> list[N]:
-    """The values, if there is one number of these kinds for each of `size` texts."""
-    if len(values) != size:
-        raise ValueError(f"{where}: {name!r} has {len(values)} numbers for {size} texts")
-    numbers: list[N] = []
-    for position, value in enumerate(values):
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            wanted = "a number" if float in kinds else "an integer"
-            raise ValueError(f"{where}: {name}[{position}] must be {wanted}, got {_shown(value)}")
-        numbers.append(value)
-    return numbers
+def _check_numbers(
+    where: str, field: str, values: Sequence[object] | None, size: int, wanted: str, *types: type
+) -> None:
+    if values is not None and len(values) != size:
+        raise ValueError(f"{where}: {field!r} has {len(values)} numbers for {size} texts")
+    for position, value in enumerate(values or ()):
+        if isinstance(value, bool) or not isinstance(value, types):
+            raise ValueError(f"{where}: {field}[{position}] must be {wanted}, got {_shown(value)}")
 
 
 def _shown(value: object) -> str:

@@ -1,95 +1,150 @@
-"""What is written of a decision: text, JSON lines, parquet."""
+"""The formats of an output: text, JSON lines, parquet, and pairs for training with preferences."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ..decoding import Decision
-from .inputs import ROWS_AT_ONCE
+from ..generation.corpus import preference_rows
+from ..generation.preferences import COLUMNS, Preferences
+from ..mbr import ACPMBR
+from .inputs import ROWS_AT_ONCE, Record
 
+FORMATS = ("text", "jsonl", "parquet", "preferences")
 OUTPUT_FIELDS = ("text", "expected", "nbest", "unique", "drawn", "calls", "status", "signature")
+ROW = "row"  # of a pair: the position of its source in the input, from 0
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one record gives.
+    """The outcome of one record.
 
     Args:
         decision: None for a blank source.
-        fields: what else its JSON has.
-        prompt: what was asked; None if unknown.
-        pairs: for --format preferences.
+        fields: the other fields of its JSON.
+        prompt: the prompt of the model; None if unknown.
     """
 
     decision: Decision | None
     fields: Mapping[str, object]
     prompt: str | None = None
-    pairs: Sequence[Mapping[str, object]] = ()
 
 
-def output_lines(args: argparse.Namespace, results: Sequence[Result]) -> list[str]:
-    """Return the lines of a batch: one per result, or one per pair of a preferred and a rejected text."""
-    if args.format == "preferences":
-        return [json.dumps(pair) for result in results for pair in result.pairs]
-    return [output_line(args, result) for result in results]
+@dataclass(frozen=True)
+class Format:
+    """How results become lines.
 
+    Args:
+        name: one of FORMATS.
+        nbest: how many texts `nbest` lists.
+        preferences: which pairs "preferences" takes.
+        chat: whether prompts and texts of pairs are messages.
+    """
 
-def output_line(args: argparse.Namespace, result: Result) -> str:
-    """The chosen text, or everything as JSON; nothing that differs from run to run, such as seconds."""
-    decision = result.decision
-    if args.format == "text":
-        return "" if decision is None else decision.text
-    record = dict(result.fields)
-    if decision is None:
-        record |= dict(zip(OUTPUT_FIELDS, ("", None, [], 0, 0, {}, "blank", None), strict=True))
-        return _json(record)
-    ranked = decision.nbest(args.nbest)
-    record |= {
-        "text": decision.text,
-        "expected": float(decision.expected[decision.index]),
-        "nbest": [{"text": entry.text, "expected": entry.expected, "count": entry.count} for entry in ranked],
-        "unique": len(decision.candidates),
-        "drawn": decision.candidates.total,
-        "calls": dict(decision.calls),
-        "status": decision.status,
-        "signature": decision.signature,
-    }
-    return _json(record)
+    name: str = "text"
+    nbest: int = 1
+    preferences: Preferences | None = None
+    chat: bool = False
 
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Format:
+        """Check and take what the options of the output say."""
+        name, nbest = args.format, args.nbest
+        if nbest < 1:
+            raise ValueError(f"--nbest must be at least 1, got {nbest}")
+        if nbest > 1 and name in ("text", "preferences"):
+            lines = "one line per source" if name == "text" else "one line per pair"
+            raise ValueError(f"--nbest {nbest} needs --format jsonl: {name} has {lines}")
+        if name != "preferences":
+            if args.preferences_option:
+                raise ValueError(f"--preferences-option is for --format preferences, got --format {name}: leave it out")
+            return cls(name, nbest)
+        try:
+            settings = Preferences.from_dict(args.preferences_option)
+        except ValueError as error:
+            raise ValueError(f"--preferences-option: {error}") from error
+        if settings.beam_column in (ROW, *COLUMNS):
+            raise ValueError(
+                f"--preferences-option beam_column={settings.beam_column}: the output has a field of that name, "
+                "rename the input's"
+            )
+        return cls(name, nbest, settings, getattr(args, "chat", False))
 
-def _json(record: Mapping[str, object]) -> str:
-    line = json.dumps(record, ensure_ascii=False)
-    return line if _is_text(line) else json.dumps(record)  # half of a surrogate pair stays an escape
+    @property
+    def convert(self) -> Callable[[Path, Path], None] | None:
+        """The function that makes the file of finished lines; None if the lines are the file."""
+        return write_parquet if self.name == "parquet" else None
 
+    def lines(self, mbr: ACPMBR, records: Sequence[Record[Any]], results: Sequence[Result]) -> list[str]:
+        """Return the lines of some results: one per result, or one per pair of texts."""
+        if self.preferences is None:
+            return [self._line(result) for result in results]
+        pairs = (self._pairs(mbr, record.position, result) for record, result in zip(records, results, strict=True))
+        return [json.dumps(pair) for found in pairs for pair in found]
 
-def _is_text(line: str) -> bool:
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    def _line(self, result: Result) -> str:
+        """The chosen text, or everything as JSON except what differs from run to run, such as seconds."""
+        decision = result.decision
+        if self.name == "text":
+            return "" if decision is None else decision.text
+        own: Sequence[object] = ("", None, [], 0, 0, {}, "blank", None)
+        if decision is not None:
+            ranked = decision.nbest(self.nbest)
+            own = (
+                decision.text,
+                float(decision.expected[decision.index]),
+                [{"text": entry.text, "expected": entry.expected, "count": entry.count} for entry in ranked],
+                len(decision.candidates),
+                decision.candidates.total,
+                dict(decision.calls),
+                decision.status,
+                decision.signature,
+            )
+        record = {**result.fields, **dict(zip(OUTPUT_FIELDS, own, strict=True))}
+        line = json.dumps(record, ensure_ascii=False)
+        try:
+            line.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair stays an escape
+            return json.dumps(record)
+        return line
+
+    def _pairs(self, mbr: ACPMBR, position: int, result: Result) -> list[dict[str, object]]:
+        """The pairs of one result, as rows."""
+        if result.decision is None or self.preferences is None:
+            return []
+        if result.prompt is None:
+            raise ValueError(
+                '--format preferences needs the source of every list: give "source" fields or --sources FILE'
+            )
+        columns: dict[str, list[object]] = {ROW: [position]}
+        if (beam := self.preferences.beam_column) is not None:
+            columns[beam] = [result.fields.get(beam)]
+        source = str(result.fields.get("source", ""))
+        made = preference_rows(mbr, self.preferences, columns, [result.decision], [source], [result.prompt], self.chat)
+        return [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
 
 
 def encoded_line(text: str) -> bytes:
-    """A text as one line of a file."""
+    """Encode a text as one line of a file."""
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace") + b"\n"
 
 
 def write_parquet(lines: Path, target: Path) -> None:
-    """JSON lines of results as a parquet file, some thousand rows at a time; `calls` is a map from utility to count."""
+    """Write JSON lines of results as a parquet file, some thousand rows at a time; `calls` becomes a map."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     text, number, count = pa.string(), pa.float64(), pa.int64()
     ranked = pa.list_(pa.struct({"text": text, "expected": number, "count": count}))
-    own = {"text": text, "expected": number, "nbest": ranked, "unique": count, "drawn": count}
-    own |= {"calls": pa.map_(text, count), "status": text, "signature": text}
+    types = (text, number, ranked, count, count, pa.map_(text, count), text, text)
+    own = dict(zip(OUTPUT_FIELDS, types, strict=True))
     schema: pa.Schema | None = None
     with lines.open(encoding="utf-8") as file, ExitStack() as opened:
         while rows := [json.loads(line) for line in islice(file, ROWS_AT_ONCE)]:

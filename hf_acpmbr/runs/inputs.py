@@ -1,6 +1,6 @@
-"""Input files as records with line numbers, read line by line; mistakes name the file and the line.
+"""Input files as numbered records, read line by line; mistakes name the file and the line.
 
-A table (JSON lines or parquet) is read row by row, each row as one line of JSON.
+A parquet file is read row by row, each row as one line of JSON.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,13 +19,14 @@ from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
 Item = TypeVar("Item")
-Parsed = Iterator[tuple[str, Callable[[], Item]]]  # where a record stands, and what makes its item or names a mistake
+# The place of a record in its file, and a function that makes its item or names the mistake.
+Parsed = Iterator[tuple[str, Callable[[], Item]]]
 _BOM = b"\xef\xbb\xbf"
 ROWS_AT_ONCE = 4096  # of a parquet file: some megabytes of candidates
 
 
 class Lines:
-    """The lines of a UTF-8 file, or of standard input for "-", with their numbers from 1; only \\n ends a line.
+    r"""The lines of a UTF-8 file, or of standard input for "-", numbered from 1; only \n ends a line.
 
     Args:
         path: file, or "-".
@@ -33,17 +36,24 @@ class Lines:
     def __init__(self, path: str, option: str = "--input") -> None:
         self.path, self.option = path, option
         self.name = "standard input" if path == "-" else path
-        self._digest = ""
+        self.digest = ""  # SHA-256 of the content, after a pass to the end
 
     @property
     def repeatable(self) -> bool:
         """Whether it can be read again: a file, but not standard input or a named pipe."""
         return self.path != "-" and Path(self.path).is_file()
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content; known after it was read to the end."""
-        return self._digest
+    @contextmanager
+    def repeatedly(self) -> Iterator[None]:
+        """Copy what cannot be read again to a temporary file, which is read instead."""
+        if self.repeatable:
+            yield
+            return
+        with tempfile.NamedTemporaryFile() as copy, self._opened() as file:
+            shutil.copyfileobj(file, copy)
+            copy.flush()
+            self.path = copy.name
+            yield
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         content = hashlib.sha256()
@@ -51,10 +61,10 @@ class Lines:
             for number, line in enumerate(file, 1):
                 content.update(line)
                 yield number, self._text(number, line.removeprefix(_BOM) if number == 1 else line)
-        self._digest = content.hexdigest()
+        self.digest = content.hexdigest()
 
     def where(self, number: int) -> str:
-        """A line as messages name it."""
+        """Name a line as messages do."""
         return f"{self.name} line {number}"
 
     @contextmanager
@@ -65,7 +75,8 @@ class Lines:
         try:
             file = open(self.path, "rb")  # noqa: SIM115  (closed below; only opening it is in the try)
         except OSError as error:
-            raise ValueError(f"{self.option} {self.path} cannot be read: {error.strerror}") from error
+            reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
+            raise ValueError(f"{self.option} {self.path} cannot be read: {reason}") from error
         with file:
             yield file
 
@@ -74,87 +85,9 @@ class Lines:
             return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{self.where(number)} is not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}): "
-                "convert the file, for example with iconv -t UTF-8"
+                f"{self.where(number)} is not UTF-8 (byte 0x{line[error.start]:02x} at position "
+                f"{error.start + 1}): convert the file, for example with iconv -t UTF-8"
             ) from None
-
-
-def read_lines(path: str, option: str = "--input") -> list[str]:
-    """All lines of a file, or of standard input for "-"."""
-    return [text for _, text in Lines(path, option)]
-
-
-@dataclass(frozen=True)
-class Record(Generic[Item]):
-    """What one output line is made from, its position from 0, and where it stands in the input, for messages."""
-
-    position: int
-    where: str
-    item: Item
-
-
-@dataclass(frozen=True)
-class Checked:
-    """An input that was read to the end without a mistake."""
-
-    records: int
-    digests: dict[str, str]
-
-
-class Input(Generic[Item]):
-    """The records of an input, in passes over its files.
-
-    Args:
-        files: what it is read from.
-        items: starts a new pass over the records; raises ValueError at the first mistake.
-    """
-
-    def __init__(self, files: list[Lines], items: Callable[[], Parsed[Item]]) -> None:
-        self.files = files
-        self._items = items
-
-    def __iter__(self) -> Iterator[Record[Item]]:
-        return self.where(lambda position: True)
-
-    def where(self, wanted: Callable[[int], bool]) -> Iterator[Record[Item]]:
-        """The records at wanted positions; the others are read and not looked into, which is many times faster."""
-        parsed = enumerate(self._items())
-        return (Record(position, where, make()) for position, (where, make) in parsed if wanted(position))
-
-    @property
-    def repeatable(self) -> bool:
-        return all(file.repeatable for file in self.files)
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """The content of each file, after a whole pass."""
-        return {file.option.removeprefix("--"): file.digest for file in self.files}
-
-    def check(self) -> Checked | None:
-        """Read everything once, before any work; None for what cannot be read twice."""
-        if not self.repeatable:
-            for file in self.files:
-                if file.path != "-" and not os.path.exists(file.path):
-                    raise ValueError(f"{file.option} {file.path} cannot be read: there is no such file")
-            return None
-        number = sum(1 for _ in self)
-        return Checked(number, self.digests)
-
-    def batches(self, size: int, wanted: Callable[[int], bool]) -> Iterator[list[Record[Item]]]:
-        """Batches at fixed positions, of the records at wanted positions: all or none of a batch."""
-        batch: list[Record[Item]] = []
-        try:
-            for record in self.where(wanted):
-                batch.append(record)
-                if len(batch) == size:
-                    yield batch
-                    batch = []
-        except ValueError:  # a bad line: those before it count
-            if batch:
-                yield batch
-            raise
-        if batch:
-            yield batch
 
 
 class ParquetRows(Lines):
@@ -176,29 +109,104 @@ class ParquetRows(Lines):
                     yield number, json.dumps(row, ensure_ascii=False, default=str)
             except pa.ArrowInvalid as error:
                 raise ValueError(f"{self.option} {self.path} is not a parquet file: {error}") from error
-        self._digest = content.hexdigest()
+        self.digest = content.hexdigest()
 
     def where(self, number: int) -> str:
         return f"{self.name} row {number}"
 
 
 def open_lines(path: str) -> Lines:
-    """The lines of a file; of a parquet file its rows as JSON."""
+    """Return the lines of a file, or the rows of a parquet file as JSON."""
     return ParquetRows(path) if path.endswith(".parquet") else Lines(path)
 
 
+@dataclass(frozen=True)
+class Record(Generic[Item]):
+    """The item of one output line, its position from 0, and its place in the input, for messages."""
+
+    position: int
+    where: str
+    item: Item
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a whole pass over an input without mistakes has found: records, and digests by file."""
+
+    records: int
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Input(Generic[Item]):
+    """The records of an input, in passes over its files.
+
+    Args:
+        files: what it is read from.
+        items: starts a new pass over the records; raises ValueError at the first mistake.
+    """
+
+    files: list[Lines]
+    items: Callable[[], Parsed[Item]]
+
+    @property
+    def repeatable(self) -> bool:
+        return all(file.repeatable for file in self.files)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of each file's content, after a whole pass."""
+        return {file.option.removeprefix("--"): file.digest for file in self.files}
+
+    def check(self) -> Checked | None:
+        """Read everything once before any work; None if it cannot be read twice."""
+        if self.repeatable:
+            return Checked(sum(1 for _ in self.records()), self.digests)
+        for file in self.files:
+            if file.path != "-" and not os.path.exists(file.path):
+                next(iter(file))
+        return None
+
+    def records(self, wanted: Callable[[int], bool] = lambda position: True) -> Iterator[Record[Item]]:
+        """Yield the records at wanted positions; skipping the others is many times faster."""
+        parsed = enumerate(self.items())
+        return (Record(position, where, make()) for position, (where, make) in parsed if wanted(position))
+
+    def batches(self, size: int, wanted: Callable[[int], bool] = lambda position: True) -> Iterator[list[Record[Item]]]:
+        """Yield batches at fixed positions, all or none of whose records are wanted.
+
+        Before the error of a mistake come the records before it.
+        """
+        batch: list[Record[Item]] = []
+        try:
+            for record in self.records(wanted):
+                batch.append(record)
+                if len(batch) == size:
+                    yield batch
+                    batch = []
+        except ValueError:
+            if batch:
+                yield batch
+            raise
+        if batch:
+            yield batch
+
+
 def source_input(path: str, column: str | None) -> Input[str]:
-    """Source texts: the lines of a file, or one column of JSON lines or of a parquet file."""
+    """Read source texts: the lines of a file, or one column of JSON lines or of a parquet file."""
     lines = open_lines(path)
     if column is None and path.endswith((".parquet", ".jsonl")):
         raise ValueError(f"--input {path} has columns: say which one holds the sources by --column NAME")
-    return Input([lines], lambda: _sources(lines, column))
 
+    def items() -> Parsed[str]:
+        for number, text in lines:
+            where = lines.where(number)
+            yield (
+                where,
+                partial(str, text) if column is None else partial(_field, text, column, where),
+            )
 
-def _sources(lines: Lines, column: str | None) -> Parsed[str]:
-    for number, text in lines:
-        where = lines.where(number)
-        yield where, partial(str, text) if column is None else partial(_field, text, column, where)
+    return Input([lines], items)
 
 
 def _field(line: str, column: str, where: str) -> str:
@@ -207,8 +215,9 @@ def _field(line: str, column: str, where: str) -> str:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON ({error}): leave out --column for plain lines") from None
     if not isinstance(row, dict) or column not in row:
-        there = f": it has {', '.join(row)}" if isinstance(row, dict) else ""
-        raise ValueError(f"{where} has no column {column!r}{there}")
-    if not isinstance(row[column], str):
-        raise ValueError(f"{where}: {column!r} must be text, got {json.dumps(row[column])[:40]}")
-    return str(row[column])
+        known = f": it has {', '.join(row)}" if isinstance(row, dict) else ""
+        raise ValueError(f"{where} has no column {column!r}{known}")
+    text = row[column]
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: {column!r} must be text, got {json.dumps(text)[:40]}")
+    return text

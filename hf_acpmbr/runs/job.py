@@ -7,24 +7,27 @@ same neighbours by any process. So the output has the same bytes for any number 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..mbr import ACPMBR
 from ..version import __version__
-from .formats import Result, output_lines, write_parquet
+from .formats import Format, Result, encoded_line
 from .inputs import Input, Record
-from .output import OutputFile, Stream, is_stream, kept, progress
-from .pairs import check_preferences
+from .output import OutputFile, is_stream
 from .shards import Share
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+    from typing_extensions import Never
 
 Item = TypeVar("Item")
 # What a result does not depend on, and what the note of a run has by content and not by option: files, the model, and
@@ -54,9 +57,9 @@ class Job(Generic[Item]):
     context: Mapping[str, object] = field(default_factory=dict)
 
     def about(self) -> dict[str, object]:
-        """Everything that a line depends on besides input and options; finding it out checks the utilities."""
+        """Name everything that a line depends on besides input and options, which checks the utilities."""
         recipe, mbr = self.mbr.recipe.to_dict(), self.mbr
-        about = {
+        return {
             "hf_acpmbr": __version__,
             "decoder": recipe["decoder"],
             "seed": recipe["seed"],
@@ -64,17 +67,11 @@ class Job(Generic[Item]):
             "distilled": [guide.signature for guide in mbr.guides],
             **self.context,
         }
-        as_json: dict[str, object] = json.loads(json.dumps(about, default=str))
-        return as_json
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """What both commands refuse before they read or load anything."""
-    if args.nbest < 1:
-        raise ValueError(f"--nbest must be at least 1, got {args.nbest}")
-    if args.nbest > 1 and args.format in ("text", "preferences"):
-        lines = "one line per source" if args.format == "text" else "one line per pair"
-        raise ValueError(f"--nbest {args.nbest} needs --format jsonl: {args.format} has {lines}")
+    """Refuse what both commands refuse before they read or load anything."""
+    Format.of(args)
     if args.merge and (args.resume or args.shard is not None):
         raise ValueError("--merge makes no shards: leave out --resume and --shard")
     if args.resume and args.input == "-":
@@ -83,7 +80,8 @@ def check_arguments(args: argparse.Namespace) -> None:
         path: str | None = getattr(args, option, None)
         if path is not None and same_file(path, args.output):
             raise ValueError(f"--output {args.output} is the --{option} file: choose another --output")
-    check_preferences(args)
+    if Path(args.output).is_dir():
+        raise ValueError(f"--output {args.output} is a folder: give a file in it")
 
 
 def same_file(one: str, other: str) -> bool:
@@ -93,49 +91,59 @@ def same_file(one: str, other: str) -> bool:
 def run_job(args: argparse.Namespace, source: Input[Item], batch_size: int, prepare: Callable[[], Job[Item]]) -> int:
     """Decide for all records, or for this process's share of them, into --output; `prepare` loads what that needs."""
     share = Share.of(args.shard)
-    if Path(args.output).is_dir():
-        raise ValueError(f"--output {args.output} is a folder: give a file in it")
-    convert = write_parquet if args.format == "parquet" else None
-    if is_stream(args.output) or not source.repeatable:
+    if is_stream(args.output):
         _refuse_stream(args, share)
-        _stream(args, source, batch_size, prepare, Stream(args.output, convert))
+        _stream(args, source, batch_size, prepare)
         return 0
-    output = OutputFile(args.output, share, resume=args.resume, convert=convert)
-    with kept(output, repeatable=True):
-        _FileRun(args, source, batch_size, output).run(prepare)
-    output.stop()
+    if (share.count > 1 or args.merge) and not source.repeatable:
+        raise ValueError("several processes share a file: give --input FILE, since standard input is one process's")
+    with ExitStack() as spooled:
+        for lines in source.files:
+            spooled.enter_context(lines.repeatedly())
+        run = _FileRun(args, source, batch_size, share)
+        try:
+            run.run(prepare)
+        except (ValueError, OSError, KeyboardInterrupt) as error:
+            if not (hint := run.output.stop()):
+                raise
+            hint += ", and --resume continues after them" if args.input != "-" else ""
+            if isinstance(error, KeyboardInterrupt):
+                error.args = (hint,)
+                raise
+            raise ValueError(f"{error}; {hint}") from error
+        finally:
+            run.output.stop()
     return 0
 
 
 def _refuse_stream(args: argparse.Namespace, share: Share) -> None:
-    if is_stream(args.output):
-        if args.resume:
-            raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")
-        if args.format == "parquet":
-            raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
-        if share.count > 1 or args.merge:
-            raise ValueError("several processes share a file: give --output FILE, on a disk that all of them see")
-    elif share.count > 1 or args.merge:
-        raise ValueError("several processes share a file: give --input FILE, since standard input is one process's")
+    if share.count > 1 or args.merge:
+        raise ValueError("several processes share a file: give --output FILE, on a disk that all of them see")
+    if args.resume:
+        raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")
+    if args.format == "parquet":
+        raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
 
 
-def _stream(
-    args: argparse.Namespace, source: Input[Item], batch_size: int, prepare: Callable[[], Job[Item]], output: Stream
-) -> None:
-    """Write batch by batch, and where one is at fault also what comes before it."""
-    summary = Summary()
-    with kept(output, repeatable=False):
+def _stream(args: argparse.Namespace, source: Input[Item], batch_size: int, prepare: Callable[[], Job[Item]]) -> None:
+    """Write to standard output, a pipe or a device: batch by batch, also the records before one that is at fault."""
+    summary, format = Summary(), Format.of(args)
+    with ExitStack() as opened:
+        file = sys.stdout.buffer if args.output == "-" else opened.enter_context(open(args.output, "wb"))
+
+        def write(lines: Sequence[str]) -> None:
+            file.writelines(map(encoded_line, lines))
+            file.flush()
+
         checked = source.check()
         job = prepare()
         with progress(None if checked is None else checked.records, 0, args.quiet) as bar:
-            for batch in source.batches(batch_size, lambda position: True):
-                results, rows = decided(job, batch, args, output.write)
-                output.write(output_lines(args, results))
-                summary.add(results, rows)
+            for batch in source.batches(batch_size):
+                results, lines = decided(job, batch, format, write, summary)
+                write(lines)
                 bar.update(len(results))
         if checked is not None and source.digests != checked.digests:
             raise InputChanged(args)
-        output.finish()
     if not args.quiet:
         summary.show()
 
@@ -143,45 +151,48 @@ def _stream(
 class _FileRun(Generic[Item]):
     """A run over a file, as far as this process makes it."""
 
-    def __init__(self, args: argparse.Namespace, source: Input[Item], batch_size: int, output: OutputFile) -> None:
+    def __init__(self, args: argparse.Namespace, source: Input[Item], batch_size: int, share: Share) -> None:
         checked = source.check()
         assert checked is not None, "a file can be read twice"
-        self.args, self.source, self.output, self.checked, self.batch_size = args, source, output, checked, batch_size
+        self.args, self.source, self.checked, self.batch_size = args, source, checked, batch_size
         batches = -(-checked.records // (_SHARDS * batch_size))
         self.size = min(max(batches, 1), _MOST) * batch_size
-        self.count = -(-checked.records // self.size)
         options = {key: value for key, value in vars(args).items() if key not in _PASSING}
-        self.about: dict[str, object] = {"input": checked.digests, "options": options, "lines_per_shard": self.size}
+        about = {"input": checked.digests, "options": options, "lines_per_shard": self.size}
+        count, convert = -(-checked.records // self.size), Format.of(args).convert
+        self.output = OutputFile(args.output, share, count, about, resume=args.resume, convert=convert)
 
     def run(self, prepare: Callable[[], Job[Item]]) -> None:
-        """Make this process's shards, and the file if all others are there."""
+        """Make this process's shards, and the file if all others are finished."""
         args, output, share = self.args, self.output, self.output.share
         if args.merge:
-            output.merge_by_hand(self.about)
+            output.merge_by_hand()
             return
-        if share.index and not share.of_all(self.count):
+        mine = share.of_all(output.count)
+        if share.index and not mine:
             return  # more processes than shards
-        output.finished(self.about)  # before a model is loaded for nothing
+        output.finished()  # before a model is loaded for nothing
         if share.local is not None and getattr(args, "device", None) != "cpu":
             share.take_device()
         job = prepare()
-        self.about |= job.about()
+        output.about |= job.about()
         summary = Summary()
-        if output.finished(self.about):
-            done, there = self.checked.records, True
+        if output.finished():
+            done, complete = self.checked.records, True
             output.shards.remove()  # a kill while it was removed
         else:
-            missing = output.start(self.about, self.count)
-            done = sum(self._records_in(shard) for shard in share.of_all(self.count) if shard not in missing)
+            missing = output.start()
+            done = sum(self._records_in(shard) for shard in mine if shard not in missing)
             self._make(job, missing, done, summary)
-            there = output.merge(self.about, self.count)
+            complete = output.merge()
         if not args.quiet:
             summary.show(done, "" if share.count == 1 else f"{share}: ")
-            if not there:
-                print(f"{output.missing(self.count)}; the process that makes the last one writes", file=sys.stderr)
+            if not complete:
+                print(f"{output.missing()}; the process that makes the last one writes", file=sys.stderr)
 
     def _make(self, job: Job[Item], missing: list[int], done: int, summary: Summary) -> None:
-        share, total = self.output.share, sum(map(self._records_in, self.output.share.of_all(self.count)))
+        share, format = self.output.share, Format.of(self.args)
+        total = done + sum(map(self._records_in, missing))
         quiet = self.args.quiet or bool(share.local)  # of a launcher's processes, the first shows its progress
         try:
             with progress(total, done, quiet, in_logs=share.count > 1) as bar:
@@ -189,16 +200,15 @@ class _FileRun(Generic[Item]):
                     lines: list[str] = []
                     records = 0
                     for batch in batches:
-                        results, rows = decided(job, batch, self.args, lambda lines: None)
-                        lines += output_lines(self.args, results)
+                        results, made = decided(job, batch, format, lambda lines: None, summary)
+                        lines += made
                         records += len(results)
-                        summary.add(results, rows)
                         bar.update(len(results))
                     if records != self._records_in(shard):
                         raise InputChanged(self.args)
-                    self.output.put(shard, lines, records, self.about)
+                    self.output.put(shard, lines, records)
         except InputChanged:
-            for shard in missing:  # nobody knows what they were made of
+            for shard in missing:  # they may be of either content
                 self.output.shards.discard(shard)
             raise
 
@@ -207,7 +217,7 @@ class _FileRun(Generic[Item]):
             return
         try:
             yield from self.source.batches(self.batch_size, lambda position: position // self.size in wanted)
-        except ValueError as error:  # there was no mistake before
+        except ValueError as error:  # the check found no mistake
             raise InputChanged(self.args) from error
         if self.source.digests != self.checked.digests:
             raise InputChanged(self.args)
@@ -226,22 +236,29 @@ class InputChanged(ValueError):
 def decided(
     job: Job[Item],
     batch: Sequence[Record[Item]],
-    args: argparse.Namespace,
+    format: Format,
     write: Callable[[Sequence[str]], None],
-) -> tuple[list[Result], int]:
-    """Results of a batch; where one is at fault, it is named and those before it are written."""
+    summary: Summary,
+) -> tuple[list[Result], list[str]]:
+    """Return results of a batch and their lines; if one is at fault, write those before it and name it."""
+
+    def made(records: Sequence[Record[Item]]) -> tuple[list[Result], int, list[str]]:
+        results, rows = job.decide(records)
+        return results, rows, format.lines(job.mbr, records, results)
+
     try:
-        return job.decide(batch)
+        results, rows, lines = made(batch)
     except ValueError:
-        lines: list[str] = []
+        lines = []
         for record in batch:
             try:
-                results, _ = job.decide([record])
+                lines += made([record])[2]
             except ValueError as error:
                 write(lines)
                 raise ValueError(f"{error} (at {record.where})") from error
-            lines += output_lines(args, results)
         raise  # only together
+    summary.add(results, rows)
+    return results, lines
 
 
 class Summary:
@@ -253,12 +270,9 @@ class Summary:
         self.calls = Counter[str]()
 
     def add(self, results: Sequence[Result], rows: int) -> None:
-        decisions = [result.decision for result in results if result.decision is not None]
-        self.counts["lines"] += len(results)
-        self.counts["rows"] += rows
-        self.counts["unique"] += sum(len(decision.candidates) for decision in decisions)
-        self.counts["drawn"] += sum(decision.candidates.total for decision in decisions)
-        for decision in decisions:
+        self.counts.update(lines=len(results), rows=rows)
+        for decision in (result.decision for result in results if result.decision is not None):
+            self.counts.update(unique=len(decision.candidates), drawn=decision.candidates.total)
             self.calls.update(decision.calls)
 
     def show(self, resumed: int = 0, who: str = "") -> None:
@@ -272,3 +286,12 @@ class Summary:
             parts.append(f"{self.counts['rows']:,} decoder rows")
         parts.extend(f"{count:,} {name} calls" for name, count in self.calls.items())
         print("; ".join(parts), file=sys.stderr)
+
+
+def progress(total: int | None, done: int, quiet: bool, *, in_logs: bool = False) -> tqdm[Never]:
+    """Show a bar with the time that is left, on standard error if that is a terminal; `in_logs` also elsewhere."""
+    from tqdm import tqdm
+
+    off = True if quiet else False if in_logs else None
+    rarely = 0.1 if sys.stderr.isatty() else 15.0
+    return tqdm(total=total, initial=done, unit="line", file=sys.stderr, disable=off, mininterval=rarely)

@@ -1,10 +1,10 @@
-"""Shards of a run: which of them this process makes, and results that are either whole or absent.
+"""Shards of a run: which of them a process makes, and results that are either whole or absent.
 
 Nothing connects the processes of a run. Shards are at fixed positions; each process makes its own and ends, and the one
 that finds all of them merges. So a process that is killed costs its unfinished shard, and nobody waits for it.
 
-A shard is a file, and a note beside it (JSON) that is written last: checksum, what failed, what the shard was made from
-and with which settings. A shard without its note, or whose bytes do not match it, counts as absent and is made again.
+A shard is a file with a note beside it (JSON), which is written last: checksum, failures, and what the shard was made
+from and with. A shard without its note, or whose bytes do not match it, counts as absent and is made again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Share:
     Args:
         index: the number of this process, from 0.
         count: how many processes make the run.
-        local: its number on this machine, which is that of its GPU; None where no launcher gave one.
+        local: its number on this machine, which is that of its GPU; None without a launcher.
     """
 
     index: int = 0
@@ -54,7 +54,7 @@ class Share:
 
     @classmethod
     def of(cls, given: Share | None, environment: Mapping[str, str] = os.environ) -> Share:
-        """Take what `--shard` says, else what torchrun or accelerate says, else everything."""
+        """Take the share of `--shard`, else that of torchrun or accelerate, else everything."""
         index, count = (int(environment.get(name) or 0) for name in ("RANK", "WORLD_SIZE"))
         if given is not None:
             if count > 1:
@@ -74,7 +74,7 @@ class Share:
         return cls()
 
     def of_all(self, shards: int) -> range:
-        """The numbers of this process's shards; neighbours differ, since long lines often stand together."""
+        """Return the numbers of this process's shards; not neighbours, since long lines often stand together."""
         return range(self.index, shards, self.count)
 
     def take_device(self) -> str:
@@ -101,18 +101,18 @@ class Share:
 
 @dataclass(frozen=True)
 class Note:
-    """What is known about a shard.
+    """The note of a shard.
 
     Args:
         sha256: of the file.
-        settings: digests of what it was made with: settings, the content of models and metrics, code.
+        settings: what it was made with, by name: values or digests of settings, models, metrics and code.
         inputs: digest of what it was made from.
-        failed: message for each source (by index) that could not be done; they are not in the file.
-        meta: what whoever reads it needs to know.
+        failed: a message for each source (by index) that failed; these are not in the file.
+        meta: anything that its reader needs.
     """
 
     sha256: str
-    settings: Mapping[str, str]
+    settings: Mapping[str, Any]
     inputs: str
     failed: Mapping[str, str] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Shards:
         shard: int,
         data: bytes,
         *,
-        settings: Mapping[str, str],
+        settings: Mapping[str, Any],
         inputs: str,
         failed: Mapping[int, str],
         meta: dict[str, Any],
@@ -158,16 +158,19 @@ class Shards:
         write_atomically(self.note_path(shard), text, durable=durable)
 
     def note(self, shard: int) -> Note | None:
-        """The note of a shard; None where it is absent or unreadable."""
+        """Read the note of a shard; None if it is absent or unreadable."""
         try:
-            values = json.loads(self.note_path(shard).read_text(encoding="utf-8"))
-            note = Note(**values)
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            note = Note(**json.loads(self.note_path(shard).read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError, TypeError):
             return None
         return note if isinstance(note.settings, dict) and isinstance(note.failed, dict) else None
 
+    def notes(self) -> Iterator[Note]:
+        """Read the notes of all shards, in order."""
+        return (note for note in map(self.note, self.numbers()) if note is not None)
+
     def sound(self, shard: int) -> Note | None:
-        """The note of a shard whose bytes match it; None otherwise."""
+        """Read the note of a shard whose bytes match it; None otherwise."""
         note = self.note(shard)
         if note is None or not self.path(shard).is_file():
             return None
@@ -179,7 +182,7 @@ class Shards:
         self.path(shard).unlink(missing_ok=True)
 
     def numbers(self) -> list[int]:
-        """The shards that have a note."""
+        """List the shards that have a note."""
         return sorted(int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdecimal())
 
     def remove(self) -> None:
@@ -192,13 +195,13 @@ class Shards:
             file.unlink(missing_ok=True)
 
 
-def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The names of settings that two shards do not share."""
+def differing(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """List the names of settings that two shards do not share."""
     return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     hasher = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -125,20 +125,22 @@ def test_a_second_run_into_one_output_is_refused_until_the_first_is_gone(
     assert output.read_bytes().count(b"\n") == LINES
 
 
-def output_file(path: Path, *, resume: bool = False, share: Share | None = None) -> OutputFile:
-    return OutputFile(str(path), share or Share(), resume=resume)
+def output_file(
+    path: Path, about: dict[str, object], count: int = 2, *, resume: bool = False, share: Share | None = None
+) -> OutputFile:
+    return OutputFile(str(path), share or Share(), count, about, resume=resume)
 
 
 def test_one_that_came_in_between_is_noticed(tmp_path: Path) -> None:
-    first, second = output_file(tmp_path / "out"), output_file(tmp_path / "out")
-    assert not first.finished({})
-    assert second.start({}, 2) == [0, 1]
+    first, second = output_file(tmp_path / "out", {}), output_file(tmp_path / "out", {})
+    assert not first.finished()
+    assert second.start() == [0, 1]
     with pytest.raises(ValueError, match="another run writes"):
-        first.start({}, 2)
-    second.put(0, ["a"], 1, {})
+        first.start()
+    second.put(0, ["a"], 1)
     second.stop()
     with pytest.raises(ValueError, match="has 1 line of an unfinished run: add --resume"):
-        first.start({}, 2)
+        first.start()
     assert first.stop() == ""
     assert written(tmp_path / "out") == b"a\n"
 
@@ -226,15 +228,9 @@ def test_an_output_of_nobody_knows_which_run_is_not_resumed(tmp_path: Path, caps
     assert main(command(source, output, "--resume")) == 2
     assert "has no out.jsonl.run.json" in capsys.readouterr().err
     assert output.read_text(encoding="utf-8") == "mine\n"
-    parts = parts_of(str(output))
-    parts.mkdir()
-    (parts / "00000.json").write_text("{}", encoding="utf-8")
+    output.with_name("out.jsonl.run.json").write_text("{", encoding="utf-8")
     assert main(command(source, output, "--resume")) == 2
-    assert "out.jsonl.parts has no run.json that says which run it is of: remove it" in capsys.readouterr().err
-    (parts / "run.json").write_text("{", encoding="utf-8")
-    assert main(command(source, output, "--resume")) == 2
-    assert "run.json is not the note of a run" in capsys.readouterr().err
-    assert sorted(file.name for file in parts.iterdir()) == ["00000.json", "run.json"]
+    assert "out.jsonl.run.json is not the note of a run" in capsys.readouterr().err
     assert output.read_text(encoding="utf-8") == "mine\n"
 
 
@@ -257,7 +253,7 @@ def test_a_start_that_was_killed_before_its_first_line_blocks_nothing(tmp_path: 
     parts = parts_of(str(output))
     parts.mkdir()
     (parts / "0-of-1.lock").touch()
-    (parts / "run.json").write_text('{"about": {"seed": 9}}', encoding="utf-8")
+    (parts / "00000.txt").write_text("cut o", encoding="utf-8")
     assert main(command(source, output)) == 0
     assert output.read_bytes().count(b"\n") == 1
 
@@ -265,77 +261,75 @@ def test_a_start_that_was_killed_before_its_first_line_blocks_nothing(tmp_path: 
 @pytest.mark.parametrize("damage", ["data cut", "data gone", "note cut", "note gone"])
 def test_resume_makes_exactly_the_shards_that_are_missing_or_damaged(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "out"
-    first = output_file(path)
-    assert first.start({"a": 1}, 5) == [0, 1, 2, 3, 4]
+    first = output_file(path, {"a": 1}, 5)
+    assert first.start() == [0, 1, 2, 3, 4]
     for shard in (0, 1, 3):
-        first.put(shard, [f"shard {shard}"], 1, {"a": 1})
+        first.put(shard, [f"shard {shard}"], 1)
     assert first.stop() == f"3 lines are in {path}.parts"
     kind, how = damage.split()
     file = first.shards.path(1) if kind == "data" else first.shards.note_path(1)
     file.write_bytes(file.read_bytes()[:-4]) if how == "cut" else file.unlink()
-    second = output_file(path, resume=True)
-    assert not second.finished({"a": 1})
-    assert second.start({"a": 1}, 5) == [1, 2, 4]
+    second = output_file(path, {"a": 1}, 5, resume=True)
+    assert not second.finished()
+    assert second.start() == [1, 2, 4]
     for shard in (4, 1, 2):
-        assert not second.merge({"a": 1}, 5)
-        second.put(shard, [f"shard {shard}"], 1, {"a": 1})
-    assert second.merge({"a": 1}, 5)
+        assert not second.merge()
+        second.put(shard, [f"shard {shard}"], 1)
+    assert second.merge()
     second.stop()
     assert path.read_text(encoding="utf-8") == "".join(f"shard {k}\n" for k in range(5))
-    assert output_file(path, resume=True).finished({"a": 1}), "the note has the digest of all"
+    assert output_file(path, {"a": 1}, 5, resume=True).finished(), "the note has the digest of all"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "out.run.json"]
 
 
 def test_a_shard_that_is_damaged_before_the_merge_is_noticed(tmp_path: Path) -> None:
-    output = output_file(tmp_path / "out")
-    output.start({}, 2)
+    output = output_file(tmp_path / "out", {})
+    output.start()
     for shard in (0, 1):
-        output.put(shard, ["text"], 1, {})
+        output.put(shard, ["text"], 1)
     output.shards.path(0).write_bytes(b"taxt\n")
     with pytest.raises(ValueError, match=r"00000\.txt was damaged: --resume makes it again"):
-        output.merge({}, 2)
+        output.merge()
     output.stop()
     assert not output.path.exists()
-    again = output_file(tmp_path / "out", resume=True)
-    assert again.start({}, 2) == [0]
+    again = output_file(tmp_path / "out", {}, resume=True)
+    assert again.start() == [0]
     again.stop()
 
 
 def test_shards_of_another_run_are_never_mixed_in_and_what_differs_is_named(tmp_path: Path) -> None:
     """Two machines with different copies of a model that began at the same moment."""
-    one, two = (output_file(tmp_path / "out", share=Share(k, 2)) for k in (0, 1))
-    about = [{"seed": 0, "model": "a"}, {"seed": 0, "model": "b"}]
-    one.start(about[0], 2)
+    one, two = (
+        output_file(tmp_path / "out", {"seed": 0, "model": name}, share=Share(k, 2)) for k, name in enumerate("ab")
+    )
+    one.start()
+    two.start()
+    one.put(0, ["x"], 1)
     with pytest.raises(ValueError, match=r"out\.parts is of another run \(model: a → b\)"):
-        two.start(about[1], 2)
-    one.put(0, ["x"], 1, about[0])
-    two.put(1, ["y"], 1, about[1])
+        two.start()
+    two.put(1, ["y"], 1)
     with pytest.raises(ValueError, match=r"00001\.txt was made with another model: give all processes the same"):
-        one.merge(about[0], 2)
+        one.merge()
     assert not one.path.exists()
     for output in (one, two):
         output.stop()
 
 
-def test_whoever_merges_a_second_time_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = (output_file(tmp_path / "out", share=Share(k, 2)) for k in (0, 1))
+def test_two_that_merge_at_the_same_time_give_one_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (output_file(tmp_path / "out", {}, share=Share(k, 2)) for k in (0, 1))
     for k, output in enumerate((one, two)):
-        output.start({}, 2)
-        output.put(k, [f"{k}"], 1, {})
+        output.start()
+        output.put(k, [f"{k}"], 1)
     merged = OutputFile._merge
 
-    def second_comes_first(self: OutputFile, about: object, shards: int) -> None:
+    def second_comes_first(self: OutputFile) -> None:
         monkeypatch.setattr(OutputFile, "_merge", merged)
-        assert two.merge({}, 2), "it leaves it to the first, which has the lock"
-        assert not two.path.exists()
-        merged(self, {}, shards)
-        self.shards.remove()
-        assert two.merge({}, 2), "and finds it done"
-        with pytest.raises(FileNotFoundError):
-            merged(two, {}, shards)
+        assert two.merge(), "the second merges, too, and is quicker"
+        assert two.path.read_bytes() == b"0\n1\n"
+        merged(self)
 
     monkeypatch.setattr(OutputFile, "_merge", second_comes_first)
-    assert one.merge({}, 2)
+    assert one.merge()
     assert (tmp_path / "out").read_bytes() == b"0\n1\n"
     for output in (one, two):
         output.stop()
@@ -356,9 +350,9 @@ def test_a_kill_in_the_merge_is_repaired(tmp_path: Path, monkeypatch: pytest.Mon
         else:
             merge = OutputFile._merge
 
-            def merges(self: OutputFile, about: dict[str, object], shards: int) -> None:
+            def merges(self: OutputFile) -> None:
                 patch.setattr("hf_acpmbr.runs.output.write_atomically", dies)
-                merge(self, about, shards)
+                merge(self)
 
             patch.setattr(OutputFile, "_merge", merges)
         assert main(command(source, output)) == 130

@@ -29,7 +29,7 @@ def tables(tmp_path: Path) -> dict[str, Path]:
 def test_a_column_is_read_from_json_lines_and_parquet_as_from_plain_lines(tables: dict[str, Path]) -> None:
     for kind, column in (("jsonl", "en"), ("parquet", "en"), ("plain", None)):
         source = source_input(str(tables[kind]), column)
-        assert [record.item for record in source] == TEXTS
+        assert [record.item for record in source.records()] == TEXTS
         assert len(source.digests["input"]) == 64
 
 
@@ -45,7 +45,7 @@ def test_a_column_is_read_from_json_lines_and_parquet_as_from_plain_lines(tables
 )
 def test_wrong_columns_are_named(tables: dict[str, Path], kind: str, column: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(source_input(str(tables[kind]), column))
+        list(source_input(str(tables[kind]), column).records())
 
 
 def test_what_is_no_parquet_file_is_refused(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_rerank_of_a_table_into_a_table_has_the_rows_of_json_lines(
     table = pq.read_table(tmp_path / "out.parquet")
     maps = [column.name for column in table.schema if pa.types.is_map(column.type)]
     assert [{**row, **{name: dict(row[name]) for name in maps}} for row in table.to_pylist()] == lines
-    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".parts", ".unfinished"))]
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".parts")]
     assert main(["rerank", "--input", str(tmp_path / "in.jsonl"), "--decoder", "mbr", "--format", "parquet"]) == 2
     assert "--format parquet needs --output FILE" in capsys.readouterr().err
 
