@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo test test-slow test-network test-floors test-newest docs quality format eval-smoke clean
+.PHONY: help install demo test test-slow test-network test-floors test-newest test-ray docs quality format eval-smoke clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,12 @@ test-newest: ## run the tests on the newest versions of everything, without cons
 	.venv-newest/bin/python -m pip install --quiet --progress-bar off --upgrade --editable '.[test]'
 	OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -W default -n 2
 
+test-ray: ## run the tests on a Ray cluster of two nodes of this machine, one of which is lost
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet --progress-bar off --constraint constraints.txt torch
+	.venv-ray/bin/python -m pip install --quiet --progress-bar off --constraint constraints.txt --editable '.[test,ray]'
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -W default -rA tests/ray
+
 docs: $(STAMP) ## build the documentation into site/; warnings are errors
 	$(BIN)/python -m pip install --quiet --progress-bar off --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -68,4 +74,4 @@ format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .venv-floors .venv-newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-floors .venv-newest .venv-ray build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -90,6 +90,7 @@ class Decision:
         expected_regret: what the choice is expected to lose against full MBR's, in the target's units; 0 if exact, None
             where the decoder does not know.
         exact_calls: pairs that full MBR with the deciding utility would have scored.
+        cached: pairs answered by the score cache, for each utility that has one.
     """
 
     candidates: Candidates
@@ -116,6 +117,7 @@ class Decision:
     guide_gains: FloatArray | None = field(default=None, repr=False)
     expected_regret: float | None = None
     exact_calls: int | None = None
+    cached: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def ranking(self) -> IntArray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+import sys
 import uuid
 from pathlib import Path
 from typing import BinaryIO
@@ -12,29 +14,63 @@ from typing import BinaryIO
 def write_atomically(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> Path:
     """Write a file through a temporary one beside it and rename it; folders are made.
 
+    Links are followed, the permissions of a file that is replaced are kept, and what is no regular file, such as a pipe
+    or a device, is written to.
+
     Args:
         durable: flush it to disk first, so that it also survives a power cut.
     """
-    target = Path(path)
+    content = data.encode() if isinstance(data, str) else data
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        with target.open("wb") as file:
+            file.write(content)
+        return Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Not the process's number: on two machines that share the disk it may be the same.
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            file.write(content)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        temporary.replace(target)
+        take_place(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
-    return target
+    return Path(path)
+
+
+def take_place(finished: Path, target: Path) -> None:
+    """Rename a finished file to `target`, with the permissions of the file that it replaces."""
+    if target.exists():
+        finished.chmod(stat.S_IMODE(target.stat().st_mode))
+    finished.replace(target)
+
+
+def is_stream(path: str) -> bool:
+    """Whether an output is no regular file: standard output ("-"), a pipe, a device."""
+    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
+
+
+def check_output(path: str, option: str = "--output") -> None:
+    """Refuse, before any work, an output that cannot become a file."""
+    if os.path.isdir(path):
+        raise ValueError(f"{option} {path} is a folder: give a file in it")
+    folder = os.path.dirname(os.path.realpath(path))
+    if path != "-" and not os.path.isdir(folder):
+        raise ValueError(f"{option} {path}: there is no folder {folder}, make it first or choose another")
+
+
+def say_replaced(path: str | os.PathLike[str]) -> None:
+    """Say that a file of the user's has been replaced."""
+    print(f"replaced {path}, which existed", file=sys.stderr)
 
 
 def lock_file(file: BinaryIO) -> bool:
     """Lock an open file for this process, until it closes it or ends in any way; False if another process has it.
 
-    Where the system or its file system has no such locks, nothing is locked and the answer is True.
+    On systems and file systems without such locks, nothing is locked and the answer is True.
     """
     try:
         import fcntl

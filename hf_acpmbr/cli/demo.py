@@ -15,6 +15,7 @@ import numpy as np
 from ..candidates import Candidates, FloatArray
 from ..decoding import Decision
 from ..differences import pieces
+from ..files import check_output
 from ..generation.models import hide_loading_bars, load_model, set_languages
 from ..mbr import ACPMBR
 from ..scoring import Utility, load_utility
@@ -207,6 +208,8 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     if args.reference is not None and args.source is None:
         raise ValueError("--reference belongs to a --source of your own: give both")
+    if args.picture:
+        check_output(args.picture, "--picture")
     demo = Demo(args.model, args.target, args.distilled, args.candidates, args.seed)
     sentences = [(args.to, args.source, args.reference)]
     if not args.source:

@@ -123,6 +123,20 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--merge", action="store_true", help="only make FILE of the shards that all parts have made, without models"
     )
+    output.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="let the actors of a Ray cluster make FILE: the one at ADDRESS or in RAY_ADDRESS, else one of this "
+        "machine; all nodes need the input under its name (extra ray)",
+    )
+    add_key_values(
+        output,
+        "--ray-options",
+        "how Ray runs the actors: num_gpus=0.5 num_cpus=2 and others of map_batches; size=4 actors (default: as many "
+        "as there is room for)",
+    )
     output.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
 
 
@@ -158,6 +172,10 @@ def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **fl
     target, distilled = _target(args, keywords), list(args.distilled)
     if isinstance(args.recipe, Recipe) and not distilled:
         distilled = [spec.to_dict() for spec in args.recipe.distilled]
+    chosen = keywords.get("decoder")
+    name = chosen.get("name") if isinstance(chosen, dict) else chosen
+    if name in DECODERS and "guide" in DECODERS.get(str(name)).needs and not distilled:
+        raise ValueError(f"{name} needs a distilled utility: --distilled NAME (auto: the one known for the target)")
     try:
         return ACPMBR(
             tokenizer,

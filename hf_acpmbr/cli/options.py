@@ -18,7 +18,7 @@ def key_value(text: str) -> tuple[str, object]:
 def json_or_text(text: str) -> object:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         if text.startswith(("{", "[")):
             raise argparse.ArgumentTypeError(f"{text!r} starts like JSON, but is not valid JSON") from None
         return text

@@ -14,9 +14,9 @@ from ..decoding import Decision
 from ..files import write_atomically
 from ..recipe import KEYWORDS
 from ..runs.candidate_lists import FORMATS, CandidateList, candidate_input
-from ..runs.formats import OUTPUT_FIELDS, Result
+from ..runs.formats import Result
 from ..runs.inputs import Input, Record
-from ..runs.job import Job, check_arguments, run_job
+from ..runs.job import Job, Work, check_arguments, run_job
 from .mbr_options import add_mbr_arguments, build_mbr
 
 _BATCH = 16
@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
     for key in args.set:
         if KEYWORDS.get(key, ("",))[0] == "sampling":
             raise ValueError(f"--set {key}: rerank draws no candidates, so it has no effect here; leave it out")
-    return run_job(args, _input(args), _BATCH, lambda: _reranker(args))
+    return run_job(args, Work(candidate_lists, reranker, _BATCH))
 
 
-def _input(args: argparse.Namespace) -> Input[CandidateList]:
+def candidate_lists(args: argparse.Namespace) -> Input[CandidateList]:
     size = args.candidates_per_source
     format = args.input_format or ("jsonl" if size is None else "lines")
     if (format == "lines") != (size is not None):
@@ -88,11 +88,12 @@ def _input(args: argparse.Namespace) -> Input[CandidateList]:
         size=size,
         sources=args.sources,
         logprobs=args.nbest_logprobs,
-        reserved=() if args.format in ("text", "preferences") else OUTPUT_FIELDS,
+        output=args.format,
     )
 
 
-def _reranker(args: argparse.Namespace) -> Job[CandidateList]:
+def reranker(args: argparse.Namespace) -> Job[CandidateList]:
+    """Load the utilities that the options name and return what decides with them."""
     mbr = build_mbr(args)
     folder = None if args.save_matrices is None else Path(args.save_matrices)
     if folder is not None and "target" not in mbr.decoder.needs:

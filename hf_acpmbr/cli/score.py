@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 
-from ..files import write_atomically
+from ..files import check_output, is_stream, say_replaced, write_atomically
 from ..runs.inputs import Lines
 from ..runs.job import same_file
 from .options import add_key_values
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from ..scoring import load_utility
     from ..scoring.load import PlainEncoder
 
+    check_output(args.output)
     try:
         utility = load_utility(args.utility, trust_remote_code=args.trust_remote_code, **args.option)
     except TypeError as error:  # an option that the utility's class does not have
@@ -75,6 +77,9 @@ def run(args: argparse.Namespace) -> int:
     text = json.dumps(result, ensure_ascii=False) + "\n"
     if args.output == "-":
         sys.stdout.write(text)
-    else:
-        write_atomically(args.output, text)
+        return 0
+    existed = os.path.exists(args.output) and not is_stream(args.output)
+    write_atomically(args.output, text)
+    if existed:
+        say_replaced(os.path.realpath(args.output))
     return 0

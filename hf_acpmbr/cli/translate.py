@@ -10,8 +10,8 @@ from ..generation.fingerprint import model_signature
 from ..generation.models import hide_loading_bars
 from ..generation.prompts import Prompting
 from ..runs.formats import Result
-from ..runs.inputs import Record, source_input
-from ..runs.job import Job, check_arguments, run_job
+from ..runs.inputs import Input, Record, source_input
+from ..runs.job import Job, Work, check_arguments, run_job
 from .mbr_options import add_mbr_arguments, build_mbr
 from .options import add_key_values
 
@@ -76,7 +76,12 @@ def run(args: argparse.Namespace) -> int:
     if args.preferences_option.get("pairs") == "best-beam":
         raise ValueError("--preferences-option pairs=best-beam is for acpmbr rerank, whose input can have such a text")
     Prompting(args.prompt, args.chat, args.too_long)  # refused before anything is read
-    return run_job(args, source_input(args.input, args.column), args.batch_size, lambda: translator(args))
+    return run_job(args, Work(sources, translator, args.batch_size))
+
+
+def sources(args: argparse.Namespace) -> Input[str]:
+    """Open the sources that the options name."""
+    return source_input(args.input, args.column)
 
 
 def check_batch_size(args: argparse.Namespace) -> None:
@@ -108,11 +113,11 @@ def translator(args: argparse.Namespace) -> Job[str]:
     generate = {"max_new_tokens": args.max_new_tokens, **language, **args.generate}
 
     def decide(batch: Sequence[Record[str]]) -> tuple[list[Result], int]:
-        sources = [record.item for record in batch]
+        texts = [record.item for record in batch]
         decided = decide_texts(
             mbr,
             model,
-            sources,
+            texts,
             prompting=prompting,
             keep_blank=args.keep_blank,
             generate=generate,
@@ -120,7 +125,7 @@ def translator(args: argparse.Namespace) -> Job[str]:
         )
         results = [
             Result(decision, {"source": source}, prompting.prompt.replace("{source}", source))
-            for decision, source in zip(decided.decisions, sources, strict=True)
+            for decision, source in zip(decided.decisions, texts, strict=True)
         ]
         return results, decided.model_rows
 

@@ -112,8 +112,8 @@ class Problem:
         """Count the pairs really scored so far, per utility."""
         return self.costs()[0]
 
-    def costs(self) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
-        """Add up calls, encodings and seconds so far, per utility; the seconds of the choice itself are "choice".
+    def costs(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, float]]:
+        """Add up calls, cached pairs, encodings and seconds, per utility; the choice's own seconds are "choice".
 
         Two utilities of one name are told apart by their checkpoints, else by number.
         """
@@ -127,15 +127,18 @@ class Problem:
                 labels[utility] += f"[{utility.checkpoint_name}]"
             elif place:
                 labels[utility] += f"#{place + 1}"
-        calls, encodings, seconds = Counter[str](), Counter[str](), dict[str, float]()
+        calls, cached, encodings = Counter[str](), Counter[str](), Counter[str]()
+        seconds: dict[str, float] = {}
         for scorer in self.scorers:
             label = labels[scorer.utility]
             calls[label] += scorer.statistics.calls
+            if scorer.statistics.cached:
+                cached[label] += scorer.statistics.cached
             if scorer.statistics.encoded:
                 encodings[label] += scorer.statistics.encoded
             if scorer in self.meter.scoring:
                 seconds[label] = seconds.get(label, 0.0) + self.meter.scoring[scorer]
-        return dict(calls), dict(encodings), {**seconds, "choice": self.meter.computing}
+        return dict(calls), dict(cached), dict(encodings), {**seconds, "choice": self.meter.computing}
 
 
 class Decoder(Stage, ABC):
@@ -262,7 +265,7 @@ class Decoder(Stage, ABC):
     ) -> Decision:
         """Put the Decision together; `deciding` is the utility that `expected` belongs to."""
         utility = None if deciding is None else deciding.utility
-        calls, encodings, seconds = problem.costs()
+        calls, cached, encodings, seconds = problem.costs()
         if matrix is not None and problem.full_matrix is not None and deciding is problem.prepared_target:
             # On a 0–100 scale, every entry counted as often as it was drawn.
             squared = np.square((matrix - problem.full_matrix) * (100.0 / problem.target.utility.scale))
@@ -275,6 +278,7 @@ class Decoder(Stage, ABC):
             signature=Signature(self._signature_parts(problem)),  # type: ignore[arg-type]  # a text when it is read
             calls=calls,
             encodings=encodings,
+            cached=cached,
             exact_calls=None if utility is None else problem.exact_calls(utility),
             seconds=seconds,
             paper_cost=sum(s.utility.parameters / rate for s, rate in rates) if rates else None,

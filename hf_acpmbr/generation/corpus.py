@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..config import integer
 from .preferences import COLUMNS, Preferences, preference_columns
-from .prompts import Prompting, encode
+from .prompts import Prompting, encode, has_text
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +49,10 @@ def decide_texts(
     for row, source in enumerate(sources, first_row):
         if not isinstance(source, str):
             raise ValueError(f"row {row} has no text: got {source!r}; fill it, or leave the row out")
+        if any("\ud800" <= letter <= "\udfff" for letter in source):
+            raise ValueError(f"row {row} has half of a surrogate pair, which is not text: {source!r}; remove it")
         given.append(source)
-    asked = [k for k, source in enumerate(given) if keep_blank or source.strip()]
+    asked = [k for k, source in enumerate(given) if keep_blank or has_text(source)]
     decisions: list[Decision | None] = [None] * len(sources)
     if not asked:
         return Decided(tuple(decisions), 0)

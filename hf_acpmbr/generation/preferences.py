@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..config import Configured, flag, integer, number, one_of, optional, setting
 from ..decoding import Decision
+from .prompts import has_text
 
 PAIRS = ("best-worst", "best-median", "best-beam", "top-k")
 COLUMNS = ("prompt", "chosen", "rejected", "chosen_utility", "rejected_utility", "margin")
@@ -109,11 +110,11 @@ class Preferences(Configured):
         ranked = [Scored(entry.text, entry.expected) for entry in decision.nbest(len(decision.candidates))]
         # A decoder that drops candidates early has no estimate of them, and a pair with a blank text would teach
         # nothing but not to be blank: the next best or worst takes its place.
-        ranked = [entry for entry in ranked if math.isfinite(entry.expected) and entry.text.strip()]
+        ranked = [entry for entry in ranked if math.isfinite(entry.expected) and has_text(entry.text)]
         if not ranked:
             return
         if beam is not None:
-            if beam.text.strip():
+            if has_text(beam.text):
                 yield ranked[0], beam
         elif self.pairs == "best-median":
             yield ranked[0], ranked[len(ranked) // 2]
@@ -211,7 +212,7 @@ def distillation_rows(
     rows: dict[str, list[object]] = {"source": [], "target": [], "utility": []}
     for source, decision in zip(sources, decisions, strict=True):
         for entry in [] if decision is None else decision.nbest(best):
-            if entry.text.strip():
+            if has_text(entry.text):
                 for column, value in zip(rows, (source, entry.text, entry.expected), strict=True):
                     rows[column].append(value)
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,13 @@ if TYPE_CHECKING:
     import torch
 
     from ..types import GenerativeModel, Tokenizer
+
+_INVISIBLE = ("Cc", "Cf")  # control and format characters
+
+
+def has_text(text: str) -> bool:
+    """Whether a text has anything but white space and invisible characters (zero-width ones, marks of direction)."""
+    return any(unicodedata.category(letter) not in _INVISIBLE for letter in text if not letter.isspace())
 
 
 _NO_LIMIT = 10**6  # tokenizers without a limit say something astronomical

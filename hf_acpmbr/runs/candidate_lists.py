@@ -11,11 +11,15 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from ..candidates import Candidates
-from .inputs import Input, Lines, Parsed, open_lines
+from .formats import OUTPUT_FIELDS
+from .inputs import Input, Lines, Parsed, open_lines, shown, text_of
 
 FORMATS = ("jsonl", "lines", "nbest")
 _LISTS = ("candidates", "counts", "logprobs", "references")
 _FIELDS = (*_LISTS, "source")
+_SHORT = {"src": "source", "ref": "references", "hyp": "candidates", "candidate": "candidates"}
+_ALIKE = 0.88  # "reference" and "souce", but neither "source_id" nor "resource"
+_DEEPEST = 100  # levels of lists and objects in a line: Python's own limit depends on who calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,7 @@ Lists: TypeAlias = "Parsed[CandidateList]"
 
 
 def candidate_input(
-    path: str, format: str, *, size: int | None, sources: str | None, logprobs: bool, reserved: Sequence[str] = ()
+    path: str, format: str, *, size: int | None, sources: str | None, logprobs: bool, output: str
 ) -> Input[CandidateList]:
     """Open the input of `rerank`.
 
@@ -46,16 +50,20 @@ def candidate_input(
         size: lines per source, for plain lines.
         sources: a file with one source text per list.
         logprobs: the last field of an n-best list is the log-probability.
-        reserved: fields of the output, which the input must not have.
+        output: the format of the output: a text has no ids, and the others have fields that the input must not have.
     """
     lines = open_lines(path)
+    reserved = () if output in ("text", "preferences") else OUTPUT_FIELDS
+    numbered = "with --sources ids are line numbers" if sources is not None else ""
+    if output == "text":
+        numbered = numbered or "a text has one line per id; --format jsonl has the ids"
     parse: Callable[[], Lists]
     if format == "jsonl":
         parse = lambda: _from_json(lines, reserved)  # noqa: E731
     elif format == "lines":
         parse = lambda: _from_blocks(lines, size or 1)  # noqa: E731
     else:
-        parse = lambda: _from_nbest(lines, logprobs, numbered=sources is not None)  # noqa: E731
+        parse = lambda: _from_nbest(lines, logprobs, numbered)  # noqa: E731
     if sources is None:
         return Input([lines], parse)
     texts = Lines(sources, "--sources")
@@ -96,8 +104,8 @@ def _of_texts(where: str, texts: list[str], logprobs: list[float] | None = None,
     return CandidateList(_built(where, texts, None, logprobs), fields=fields)
 
 
-def _from_nbest(lines: Lines, logprobs: bool, numbered: bool) -> Lists:
-    """Group lines `id ||| text ||| …` by id: ids ascend, and with sources they are 0, 1, 2, …"""
+def _from_nbest(lines: Lines, logprobs: bool, numbered: str) -> Lists:
+    """Group lines `id ||| text ||| …` by id: ids ascend; where there is a reason to, they are 0, 1, 2, …"""
     parsed = ((number, *_nbest_line(lines.where(number), text, logprobs)) for number, text in lines)
     last = -1
     for count, (identity, group) in enumerate(itertools.groupby(parsed, key=lambda entry: entry[1])):
@@ -106,7 +114,7 @@ def _from_nbest(lines: Lines, logprobs: bool, numbered: bool) -> Lists:
         if identity <= last:
             raise ValueError(f"{where}: id {identity} comes after id {last}: sort the list by id")
         if numbered and identity != count:
-            raise ValueError(f"{where}: id {identity} where {count} was expected: with --sources ids are line numbers")
+            raise ValueError(f"{where}: id {identity} where {count} was expected: {numbered}")
         last = identity
         scores = [score for *_, score in entries] if logprobs else None
         yield where, partial(_of_texts, where, [text for _, _, text, _ in entries], scores, id=identity)
@@ -144,7 +152,7 @@ def _of_json(line: str, where: str, reserved: Sequence[str]) -> CandidateList:
     kept = {name: value for name, value in entry.items() if name not in _LISTS}
     if hidden := [name for name in reserved if name in kept]:
         raise ValueError(f"{where}: field {hidden[0]!r} is one of the output's own: rename it, or use --format text")
-    return CandidateList(candidates, None if source is None else _text(source, "source", where), references, kept)
+    return CandidateList(candidates, None if source is None else text_of(source, "source", where), references, kept)
 
 
 def _json_entry(line: str, where: str) -> dict[str, object]:
@@ -158,13 +166,31 @@ def _json_entry(line: str, where: str) -> dict[str, object]:
             "n-best lists"
         ) from None
     entry = {"candidates": value} if isinstance(value, list) else value
+    if line.count("[") + line.count("{") > _DEEPEST and _depth(value) > _DEEPEST:
+        raise ValueError(f"{where} has lists and objects more than {_DEEPEST} levels deep: flatten it")
     if not isinstance(entry, dict) or not entry.get("candidates"):
         raise ValueError(f'{where} has no candidates: give a list of texts or {{"candidates": [...]}}')
-    for name in entry.keys() - set(_FIELDS):
-        # Other fields go through, but a misspelt list would silently not count.
-        if isinstance(entry[name], list) and (close := difflib.get_close_matches(name, _LISTS, n=1, cutoff=0.8)):
-            raise ValueError(f"{where}: field {name!r} is unknown, did you mean {close[0]!r}? Else rename it")
+    for name in sorted(entry.keys() - set(_FIELDS)):
+        # Other fields go through, but a misspelt one would silently not count.
+        if isinstance(entry[name], (str, list, dict)) and (meant := _meant(name)) is not None:
+            raise ValueError(f"{where}: field {name!r} is unknown, did you mean {meant!r}? Else rename it")
     return entry
+
+
+def _depth(value: object) -> int:
+    """The levels of lists and objects, without recursion."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, (list, dict))]:
+        depth += 1
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def _meant(name: str) -> str | None:
+    """The field that a name may be a misspelling of."""
+    if (bare := name.lower().rstrip("s")) in _SHORT:
+        return _SHORT[bare]
+    return next(iter(difflib.get_close_matches(name.lower(), _FIELDS, n=1, cutoff=_ALIKE)), None)
 
 
 def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -178,28 +204,16 @@ def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _texts(value: object, field: str, where: str) -> tuple[list[str], list[object] | None]:
     """Read a list of texts, or an object text → count with its counts."""
     if not isinstance(value, (list, dict)) or not value:
-        raise ValueError(f"{where}: {field!r} must be a list of texts or an object text → count, got {_shown(value)}")
-    texts = [_text(text, f"{field}[{position}]", where) for position, text in enumerate(value)]
+        raise ValueError(f"{where}: {field!r} must be a list of texts or an object text → count, got {shown(value)}")
+    texts = [text_of(text, f"{field}[{position}]", where) for position, text in enumerate(value)]
     return texts, list(value.values()) if isinstance(value, dict) else None
-
-
-def _text(value: object, field: str, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: {field} must be text, got {_shown(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{where}: {field} has half of a surrogate pair ({value[error.start]!r}), which is not text: remove it"
-        ) from None
-    return value
 
 
 def _numbers(entry: dict[str, object], field: str, where: str) -> list[object] | None:
     value = entry.get(field)
     if value is None or isinstance(value, list):
         return value
-    raise ValueError(f"{where}: {field!r} must be a list with one number for each candidate, got {_shown(value)}")
+    raise ValueError(f"{where}: {field!r} must be a list with one number for each candidate, got {shown(value)}")
 
 
 def _built(
@@ -220,9 +234,4 @@ def _check_numbers(
         raise ValueError(f"{where}: {field!r} has {len(values)} numbers for {size} texts")
     for position, value in enumerate(values or ()):
         if isinstance(value, bool) or not isinstance(value, types):
-            raise ValueError(f"{where}: {field}[{position}] must be {wanted}, got {_shown(value)}")
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+            raise ValueError(f"{where}: {field}[{position}] must be {wanted}, got {shown(value)}")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..decoding import Decision
 from ..generation.corpus import preference_rows
 from ..generation.preferences import COLUMNS, Preferences
 from ..mbr import ACPMBR
-from .inputs import ROWS_AT_ONCE, Record
+from .inputs import ROWS_AT_ONCE, Item, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMATS = ("text", "jsonl", "parquet", "preferences")
 OUTPUT_FIELDS = ("text", "expected", "nbest", "unique", "drawn", "calls", "status", "signature")
@@ -82,6 +85,14 @@ class Format:
         """The function that makes the file of finished lines; None if the lines are the file."""
         return write_parquet if self.name == "parquet" else None
 
+    def checked(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield the items, and refuse fields that do not fit into one table before any work."""
+        table = _Table() if self.name == "parquet" else None
+        while chunk := list(islice(items, ROWS_AT_ONCE if table else 1)):
+            if table:
+                table.of([getattr(item, "fields", {}) for item in chunk])
+            yield from chunk
+
     def lines(self, mbr: ACPMBR, records: Sequence[Record[Any]], results: Sequence[Result]) -> list[str]:
         """Return the lines of some results: one per result, or one per pair of texts."""
         if self.preferences is None:
@@ -103,7 +114,8 @@ class Format:
                 [{"text": entry.text, "expected": entry.expected, "count": entry.count} for entry in ranked],
                 len(decision.candidates),
                 decision.candidates.total,
-                dict(decision.calls),
+                # Pairs from a cache count, so that the bytes do not depend on what a killed run left in it.
+                {name: count + decision.cached.get(name, 0) for name, count in decision.calls.items()},
                 decision.status,
                 decision.signature,
             )
@@ -141,26 +153,49 @@ def write_parquet(lines: Path, target: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text, number, count = pa.string(), pa.float64(), pa.int64()
-    ranked = pa.list_(pa.struct({"text": text, "expected": number, "count": count}))
-    types = (text, number, ranked, count, count, pa.map_(text, count), text, text)
-    own = dict(zip(OUTPUT_FIELDS, types, strict=True))
-    schema: pa.Schema | None = None
+    table, writer = _Table(), None
     with lines.open(encoding="utf-8") as file, ExitStack() as opened:
         while rows := [json.loads(line) for line in islice(file, ROWS_AT_ONCE)]:
             for row in rows:
                 row["calls"] = list(row["calls"].items())
-            names = dict.fromkeys(name for row in rows for name in row)
-            if schema is None:
-                others = [{name: row.get(name) for name in names if name not in own} for row in rows]
-                found = pa.Table.from_pylist(others).schema
-                schema = pa.schema({name: own[name] if name in own else found.field(name).type for name in names})
-                writer = opened.enter_context(pq.ParquetWriter(target, schema, compression="zstd"))
-            if more := names.keys() - set(schema.names):
+            made = table.of(rows)
+            if writer is None:
+                writer = opened.enter_context(pq.ParquetWriter(target, made.schema, compression="zstd"))
+            writer.write_table(made)
+        if writer is None:
+            pq.write_table(pa.schema(table.own).empty_table(), target)
+
+
+class _Table:
+    """Rows as tables of one schema, that of the first rows."""
+
+    def __init__(self) -> None:
+        import pyarrow as pa
+
+        text, number, count = pa.string(), pa.float64(), pa.int64()
+        ranked = pa.list_(pa.struct({"text": text, "expected": number, "count": count}))
+        types = (text, number, ranked, count, count, pa.map_(text, count), text, text)
+        self.own = dict(zip(OUTPUT_FIELDS, types, strict=True))
+        self.types: dict[str, pa.DataType] = {}
+
+    def of(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        """Return some more rows as a table."""
+        import pyarrow as pa
+
+        first = not self.types
+        columns = {}
+        for name in dict.fromkeys(name for row in rows for name in row) if first else self.types:
+            try:
+                columns[name] = pa.array([row.get(name) for row in rows], self.types.get(name, self.own.get(name)))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
                 raise ValueError(
-                    f"the field {min(more)!r} is not in the first {ROWS_AT_ONCE} rows, and a table has the same "
-                    "columns in all: use --format jsonl"
-                )
-            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-        if schema is None:
-            pq.write_table(pa.schema(own).empty_table(), target)
+                    f"the field {name!r} is not of one type in all rows, as a table needs it ({error}): use "
+                    "--format jsonl"
+                ) from None
+            self.types[name] = columns[name].type
+        if more := {name for row in rows for name in row} - self.types.keys():
+            raise ValueError(
+                f"the field {min(more)!r} is not in the first {ROWS_AT_ONCE} rows, and a table has the same columns in "
+                "all: use --format jsonl"
+            )
+        return pa.table(columns)

@@ -158,10 +158,10 @@ class Input(Generic[Item]):
         """The digest of each file's content, after a whole pass."""
         return {file.option.removeprefix("--"): file.digest for file in self.files}
 
-    def check(self) -> Checked | None:
-        """Read everything once before any work; None if it cannot be read twice."""
+    def check(self, checked: Callable[[Iterator[Item]], Iterator[Item]] = iter) -> Checked | None:
+        """Read everything once before any work, through a further check; None if it cannot be read twice."""
         if self.repeatable:
-            return Checked(sum(1 for _ in self.records()), self.digests)
+            return Checked(sum(1 for _ in checked(record.item for record in self.records())), self.digests)
         for file in self.files:
             if file.path != "-" and not os.path.exists(file.path):
                 next(iter(file))
@@ -209,6 +209,25 @@ def source_input(path: str, column: str | None) -> Input[str]:
     return Input([lines], items)
 
 
+def text_of(value: object, field: str, where: str) -> str:
+    """Return a value of JSON that must be text, without halves of surrogate pairs."""
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {field} must be text, got {shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where}: {field} has half of a surrogate pair ({value[error.start]!r}), which is not text: remove it"
+        ) from None
+    return value
+
+
+def shown(value: object) -> str:
+    """Show the start of a value of JSON in a message."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
 def _field(line: str, column: str, where: str) -> str:
     try:
         row = json.loads(line)
@@ -218,6 +237,4 @@ def _field(line: str, column: str, where: str) -> str:
         known = f": it has {', '.join(row)}" if isinstance(row, dict) else ""
         raise ValueError(f"{where} has no column {column!r}{known}")
     text = row[column]
-    if not isinstance(text, str):
-        raise ValueError(f"{where}: {column!r} must be text, got {json.dumps(text)[:40]}")
-    return text
+    return text_of(text, repr(column), where)

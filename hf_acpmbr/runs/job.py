@@ -14,15 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ..files import check_output, is_stream
 from ..mbr import ACPMBR
 from ..version import __version__
 from .formats import Format, Result, encoded_line
 from .inputs import Input, Record
-from .output import OutputFile, is_stream
+from .output import OutputFile
 from .shards import Share
 
 if TYPE_CHECKING:
@@ -34,12 +33,39 @@ Item = TypeVar("Item")
 # what is in the recipe.
 _BY_CONTENT = ("input", "sources", "model", "revision", "recipe", "decoder", "set", "seed", "target", "distilled")
 _IN_THE_RECIPE = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows", "target_option")
-_HOW = ("command", "debug", "resume", "quiet", "device", "output", "trust_remote_code", "shard", "merge")
+_HOW = (
+    "command",
+    "debug",
+    "resume",
+    "quiet",
+    "device",
+    "output",
+    "trust_remote_code",
+    "shard",
+    "merge",
+    "ray",
+    "ray_options",
+)
 _PASSING = (*_HOW, *_BY_CONTENT, *_IN_THE_RECIPE)
 # A shard is one batch in files of up to a thousand batches, so that a kill loses little, and a thousandth of longer
 # ones, since every shard is two files; but at most 64 batches.
 _SHARDS = 1000
 _MOST = 64
+
+
+@dataclass(frozen=True)
+class Work(Generic[Item]):
+    """What a command does with a file, as functions that another process can call.
+
+    Args:
+        open: opens the input that the options name.
+        load: loads what decides.
+        batch_size: records that are decided together.
+    """
+
+    open: Callable[[argparse.Namespace], Input[Item]]
+    load: Callable[[argparse.Namespace], Job[Item]]
+    batch_size: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,29 +106,34 @@ def check_arguments(args: argparse.Namespace) -> None:
         path: str | None = getattr(args, option, None)
         if path is not None and same_file(path, args.output):
             raise ValueError(f"--output {args.output} is the --{option} file: choose another --output")
-    if Path(args.output).is_dir():
-        raise ValueError(f"--output {args.output} is a folder: give a file in it")
+    check_output(args.output)
 
 
 def same_file(one: str, other: str) -> bool:
     return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
-def run_job(args: argparse.Namespace, source: Input[Item], batch_size: int, prepare: Callable[[], Job[Item]]) -> int:
-    """Decide for all records, or for this process's share of them, into --output; `prepare` loads what that needs."""
+def run_job(args: argparse.Namespace, work: Work[Item]) -> int:
+    """Decide for all records, or for this process's share of them, into --output."""
     share = Share.of(args.shard)
+    on_ray = args.ray is not None
+    if on_ray and (share.count > 1 or args.merge):
+        raise ValueError("--ray divides the file between its actors itself: leave out --shard, --merge and launchers")
+    if args.ray_options and not on_ray:
+        raise ValueError("--ray-options are for --ray: leave them out")
+    source = work.open(args)
     if is_stream(args.output):
         _refuse_stream(args, share)
-        _stream(args, source, batch_size, prepare)
+        _stream(args, source, work)
         return 0
-    if (share.count > 1 or args.merge) and not source.repeatable:
+    if (share.count > 1 or args.merge or on_ray) and not source.repeatable:
         raise ValueError("several processes share a file: give --input FILE, since standard input is one process's")
     with ExitStack() as spooled:
         for lines in source.files:
             spooled.enter_context(lines.repeatedly())
-        run = _FileRun(args, source, batch_size, share)
+        run = FileRun(args, source, work, share)
         try:
-            run.run(prepare)
+            run.run()
         except (ValueError, OSError, KeyboardInterrupt) as error:
             if not (hint := run.output.stop()):
                 raise
@@ -125,7 +156,7 @@ def _refuse_stream(args: argparse.Namespace, share: Share) -> None:
         raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
 
 
-def _stream(args: argparse.Namespace, source: Input[Item], batch_size: int, prepare: Callable[[], Job[Item]]) -> None:
+def _stream(args: argparse.Namespace, source: Input[Item], work: Work[Item]) -> None:
     """Write to standard output, a pipe or a device: batch by batch, also the records before one that is at fault."""
     summary, format = Summary(), Format.of(args)
     with ExitStack() as opened:
@@ -136,9 +167,9 @@ def _stream(args: argparse.Namespace, source: Input[Item], batch_size: int, prep
             file.flush()
 
         checked = source.check()
-        job = prepare()
+        job = work.load(args)
         with progress(None if checked is None else checked.records, 0, args.quiet) as bar:
-            for batch in source.batches(batch_size):
+            for batch in source.batches(work.batch_size):
                 results, lines = decided(job, batch, format, write, summary)
                 write(lines)
                 bar.update(len(results))
@@ -148,21 +179,25 @@ def _stream(args: argparse.Namespace, source: Input[Item], batch_size: int, prep
         summary.show()
 
 
-class _FileRun(Generic[Item]):
+class FileRun(Generic[Item]):
     """A run over a file, as far as this process makes it."""
 
-    def __init__(self, args: argparse.Namespace, source: Input[Item], batch_size: int, share: Share) -> None:
-        checked = source.check()
+    def __init__(self, args: argparse.Namespace, source: Input[Item], work: Work[Item], share: Share) -> None:
+        self.args, self.source, self.work, self.format = args, source, work, Format.of(args)
+        checked = source.check(self.format.checked)
         assert checked is not None, "a file can be read twice"
-        self.args, self.source, self.checked, self.batch_size = args, source, checked, batch_size
-        batches = -(-checked.records // (_SHARDS * batch_size))
-        self.size = min(max(batches, 1), _MOST) * batch_size
+        self.checked = checked
+        batches = -(-checked.records // (_SHARDS * work.batch_size))
+        self.size = min(max(batches, 1), _MOST) * work.batch_size
         options = {key: value for key, value in vars(args).items() if key not in _PASSING}
         about = {"input": checked.digests, "options": options, "lines_per_shard": self.size}
-        count, convert = -(-checked.records // self.size), Format.of(args).convert
+        count, convert = -(-checked.records // self.size), self.format.convert
         self.output = OutputFile(args.output, share, count, about, resume=args.resume, convert=convert)
+        self.summary = Summary()
+        self._shard = count  # that is being read
+        self._batches: Iterator[list[Record[Item]]] = iter(())
 
-    def run(self, prepare: Callable[[], Job[Item]]) -> None:
+    def run(self) -> None:
         """Make this process's shards, and the file if all others are finished."""
         args, output, share = self.args, self.output, self.output.share
         if args.merge:
@@ -172,57 +207,81 @@ class _FileRun(Generic[Item]):
         if share.index and not mine:
             return  # more processes than shards
         output.finished()  # before a model is loaded for nothing
-        if share.local is not None and getattr(args, "device", None) != "cpu":
-            share.take_device()
-        job = prepare()
-        output.about |= job.about()
-        summary = Summary()
-        if output.finished():
-            done, complete = self.checked.records, True
-            output.shards.remove()  # a kill while it was removed
+        if args.ray is not None:
+            from .ray import make_shards
+
+            done = make_shards(self)
         else:
-            missing = output.start()
-            done = sum(self._records_in(shard) for shard in mine if shard not in missing)
-            self._make(job, missing, done, summary)
-            complete = output.merge()
+            if share.local is not None and getattr(args, "device", None) != "cpu":
+                share.take_device()
+            done = self._make(self.work.load(args))
+        complete = done is None or output.merge()
         if not args.quiet:
-            summary.show(done, "" if share.count == 1 else f"{share}: ")
+            resumed = self.checked.records if done is None else done
+            self.summary.show(resumed, "" if share.count == 1 else f"{share}: ")
             if not complete:
                 print(f"{output.missing()}; the process that makes the last one writes", file=sys.stderr)
 
-    def _make(self, job: Job[Item], missing: list[int], done: int, summary: Summary) -> None:
-        share, format = self.output.share, Format.of(self.args)
-        total = done + sum(map(self._records_in, missing))
-        quiet = self.args.quiet or bool(share.local)  # of a launcher's processes, the first shows its progress
+    def _make(self, job: Job[Item]) -> int | None:
+        """Make the missing shards of this process, and count the records of the others; None if FILE is finished."""
+        output, share = self.output, self.output.share
+        output.about |= job.about()
+        if output.finished():
+            output.shards.remove()  # a kill while it was removed
+            return None
+        missing = output.start()
+        done = sum(self.records_in(shard) for shard in share.of_all(output.count) if shard not in missing)
         try:
-            with progress(total, done, quiet, in_logs=share.count > 1) as bar:
-                for shard, batches in groupby(self._batches(missing), lambda batch: batch[0].position // self.size):
-                    lines: list[str] = []
-                    records = 0
-                    for batch in batches:
-                        results, made = decided(job, batch, format, lambda lines: None, summary)
-                        lines += made
-                        records += len(results)
-                        bar.update(len(results))
-                    if records != self._records_in(shard):
-                        raise InputChanged(self.args)
-                    self.output.put(shard, lines, records)
+            with self.progress(missing, done) as bar:
+                for shard in missing:
+                    output.put(shard, self.lines_of(job, shard, bar), self.records_in(shard))
+            if missing:
+                self.check_unchanged()
         except InputChanged:
             for shard in missing:  # they may be of either content
-                self.output.shards.discard(shard)
+                output.shards.discard(shard)
             raise
+        return done
 
-    def _batches(self, shards: list[int]) -> Iterator[list[Record[Item]]]:
-        if not (wanted := set(shards)):
-            return
-        try:
-            yield from self.source.batches(self.batch_size, lambda position: position // self.size in wanted)
-        except ValueError as error:  # the check found no mistake
-            raise InputChanged(self.args) from error
-        if self.source.digests != self.checked.digests:
+    def lines_of(self, job: Job[Item], shard: int, bar: tqdm[Never] | None = None) -> bytes:
+        """Make the lines of a shard; ascending shards are read in one pass over the input."""
+        if shard <= self._shard:
+            self._batches = self.source.batches(
+                self.work.batch_size, lambda position: position // self.size == self._shard
+            )
+        self._shard = shard
+        made: list[str] = []
+        records = 0
+        while records < self.records_in(shard):
+            if not (batch := self._next_batch()):
+                raise InputChanged(self.args)
+            results, lines = decided(job, batch, self.format, lambda lines: None, self.summary)
+            made += lines
+            records += len(results)
+            if bar is not None:
+                bar.update(len(results))
+        return b"".join(map(encoded_line, made))
+
+    def check_unchanged(self) -> None:
+        """Read the input to its end, and refuse it if it is not what was checked."""
+        self._shard = self.output.count
+        if self._next_batch() or self.source.digests != self.checked.digests:
             raise InputChanged(self.args)
 
-    def _records_in(self, shard: int) -> int:
+    def _next_batch(self) -> list[Record[Item]]:
+        """Read the next batch of the shard; [] at the end of the input."""
+        try:
+            return next(self._batches, [])
+        except ValueError as error:  # the check found no mistake
+            raise InputChanged(self.args) from error
+
+    def progress(self, missing: Sequence[int], done: int) -> tqdm[Never]:
+        """Show a bar over the records of missing shards, after those that are done."""
+        share = self.output.share
+        quiet = self.args.quiet or bool(share.local)  # of a launcher's processes, the first shows its progress
+        return progress(done + sum(map(self.records_in, missing)), done, quiet, in_logs=share.count > 1)
+
+    def records_in(self, shard: int) -> int:
         return min(self.size, self.checked.records - shard * self.size)
 
 

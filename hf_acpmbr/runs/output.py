@@ -11,13 +11,12 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from ..files import lock_file, write_atomically
-from .formats import encoded_line
+from ..files import lock_file, say_replaced, take_place, write_atomically
 from .shards import Note, Shards, Share, differing, sha256_of
 
 Convert: TypeAlias = Callable[[Path, Path], None]
@@ -88,10 +87,20 @@ class OutputFile:
                 self._refuse_mixture(shard, note)
         return missing
 
-    def put(self, shard: int, lines: Iterable[str], records: int) -> None:
-        """Keep a shard that was made of this number of records."""
+    def adopt(self, about: Mapping[str, Any]) -> None:
+        """Take what another process says that the lines depend on, if it agrees with what is known."""
+        self._refuse_changes(self.shards.folder, about)
+        self.about = dict(about)
+
+    def adopt_noted(self) -> None:
+        """Take what the shards of the unfinished run say."""
+        for note in self.shards.notes():
+            self.adopt(note.settings)
+
+    def put(self, shard: int, data: bytes, records: int) -> None:
+        """Keep the lines of a shard, which was made of this number of records."""
         durable = time.monotonic() - self._flushed >= _FLUSH_EVERY
-        data, meta = b"".join(map(encoded_line, lines)), {"records": records, "shards": self.count}
+        meta = {"records": records, "shards": self.count}
         self.shards.put(shard, data, settings=_as_json(self.about), inputs="", failed={}, meta=meta, durable=durable)
         self._flushed, self._made = time.monotonic() if durable else self._flushed, True
 
@@ -214,8 +223,11 @@ class OutputFile:
             lines, ready = ready, ready.with_suffix(".converted.tmp")
             self._convert(lines, ready)
         note_of_run = {"lines": records, "sha256": sha256_of(ready), "about": self.about}
-        ready.replace(self.path)
+        replaces = self.path.exists() and sha256_of(self.path) != note_of_run["sha256"]
+        take_place(ready, self.path)
         write_atomically(self._note, json.dumps(note_of_run, indent=1, ensure_ascii=False, default=str) + "\n")
+        if replaces:
+            say_replaced(self.path)
 
     def _is_of_this_run(self) -> bool:
         """Whether the file is that of a finished run with the same settings."""
@@ -232,11 +244,6 @@ class OutputFile:
         if not isinstance(noted, dict) or not isinstance(noted.get("about"), dict):
             raise ValueError(f"{self._note} is not the note of a run: remove it, and start anew")
         return noted
-
-
-def is_stream(path: str) -> bool:
-    """Whether `--output` is no regular file: standard output, a pipe, a device."""
-    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def parts_of(output: str) -> Path:

@@ -16,7 +16,7 @@ import pytest
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.cli.main import main
 from hf_acpmbr.runs.output import OutputFile, parts_of
-from hf_acpmbr.runs.shards import Share
+from hf_acpmbr.runs.shards import Shards, Share
 
 LINES = 128
 
@@ -137,7 +137,7 @@ def test_one_that_came_in_between_is_noticed(tmp_path: Path) -> None:
     assert second.start() == [0, 1]
     with pytest.raises(ValueError, match="another run writes"):
         first.start()
-    second.put(0, ["a"], 1)
+    second.put(0, b"a\n", 1)
     second.stop()
     with pytest.raises(ValueError, match="has 1 line of an unfinished run: add --resume"):
         first.start()
@@ -264,7 +264,7 @@ def test_resume_makes_exactly_the_shards_that_are_missing_or_damaged(tmp_path: P
     first = output_file(path, {"a": 1}, 5)
     assert first.start() == [0, 1, 2, 3, 4]
     for shard in (0, 1, 3):
-        first.put(shard, [f"shard {shard}"], 1)
+        first.put(shard, f"shard {shard}\n".encode(), 1)
     assert first.stop() == f"3 lines are in {path}.parts"
     kind, how = damage.split()
     file = first.shards.path(1) if kind == "data" else first.shards.note_path(1)
@@ -274,7 +274,7 @@ def test_resume_makes_exactly_the_shards_that_are_missing_or_damaged(tmp_path: P
     assert second.start() == [1, 2, 4]
     for shard in (4, 1, 2):
         assert not second.merge()
-        second.put(shard, [f"shard {shard}"], 1)
+        second.put(shard, f"shard {shard}\n".encode(), 1)
     assert second.merge()
     second.stop()
     assert path.read_text(encoding="utf-8") == "".join(f"shard {k}\n" for k in range(5))
@@ -286,7 +286,7 @@ def test_a_shard_that_is_damaged_before_the_merge_is_noticed(tmp_path: Path) -> 
     output = output_file(tmp_path / "out", {})
     output.start()
     for shard in (0, 1):
-        output.put(shard, ["text"], 1)
+        output.put(shard, b"text\n", 1)
     output.shards.path(0).write_bytes(b"taxt\n")
     with pytest.raises(ValueError, match=r"00000\.txt was damaged: --resume makes it again"):
         output.merge()
@@ -304,10 +304,10 @@ def test_shards_of_another_run_are_never_mixed_in_and_what_differs_is_named(tmp_
     )
     one.start()
     two.start()
-    one.put(0, ["x"], 1)
+    one.put(0, b"x\n", 1)
     with pytest.raises(ValueError, match=r"out\.parts is of another run \(model: a → b\)"):
         two.start()
-    two.put(1, ["y"], 1)
+    two.put(1, b"y\n", 1)
     with pytest.raises(ValueError, match=r"00001\.txt was made with another model: give all processes the same"):
         one.merge()
     assert not one.path.exists()
@@ -319,7 +319,7 @@ def test_two_that_merge_at_the_same_time_give_one_whole_file(tmp_path: Path, mon
     one, two = (output_file(tmp_path / "out", {}, share=Share(k, 2)) for k in (0, 1))
     for k, output in enumerate((one, two)):
         output.start()
-        output.put(k, [f"{k}"], 1)
+        output.put(k, f"{k}\n".encode(), 1)
     merged = OutputFile._merge
 
     def second_comes_first(self: OutputFile) -> None:
@@ -443,3 +443,82 @@ def test_an_input_that_changes_while_it_is_read_is_noticed(
     assert main(command(source, output)) == 2
     assert "changed while it was read" in capsys.readouterr().err
     assert not output.exists()
+
+
+@pytest.mark.parametrize("name", ["score", "rerank"])
+def test_an_output_keeps_what_it_is_and_its_permissions(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, text, pipe = short(tmp_path, "a"), tmp_path / "text", tmp_path / "pipe"
+    text.write_text("a\n", encoding="utf-8")
+
+    def into(output: Path) -> list[str]:
+        if name == "rerank":
+            return command(source, output)
+        files = ["--hypotheses", str(text), "--references", str(text), "--output", str(output)]
+        return ["score", "--utility", "chrf", *files]
+
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert main(into(pipe)) == 0
+    assert json.loads(os.read(reader, 10_000)), "a pipe is written to"
+    os.close(reader)
+    assert pipe.is_fifo()
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("private\n", encoding="utf-8")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    capsys.readouterr()
+    assert main(into(link)) == 0
+    assert f"replaced {real}, which existed" in capsys.readouterr().err
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o600
+    assert json.loads(real.read_text(encoding="utf-8"))
+    assert main(into(tmp_path / "new")) == 0
+    assert "replaced" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("name", ["score", "rerank"])
+def test_a_full_device_is_an_error_and_stays_a_device(tmp_path: Path, name: str) -> None:
+    source = short(tmp_path, "a")
+    files = ["--hypotheses", str(source), "--references", str(source), "--utility", "chrf"]
+    arguments = command(source, Path("/dev/full")) if name == "rerank" else ["score", *files, "--output", "/dev/full"]
+    assert main(arguments) == 2
+    assert not Path("/dev/full").is_file()
+
+
+@pytest.mark.parametrize("name", ["score", "rerank", "translate"])
+def test_an_output_in_a_folder_that_is_missing_is_refused_before_any_work(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = short(tmp_path, "a")
+    monkeypatch.setattr("hf_acpmbr.scoring.load.load_utility", lambda *_, **__: pytest.fail("it loads utilities"))
+    files = {
+        "score": ["--utility", "chrf", "--hypotheses", str(source), "--references", str(source)],
+        "rerank": ["--input", str(source)],
+        "translate": ["--input", str(source), "--column", "x"],
+    }
+    assert main([name, *files[name], "--output", str(tmp_path / "no" / "out")]) == 2
+    assert f"--output {tmp_path / 'no' / 'out'}: there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_run_that_was_killed_counts_pairs_in_a_cache_as_an_uninterrupted_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, whole, output = short(tmp_path, *(f"a{k}" for k in range(20))), tmp_path / "whole", tmp_path / "out"
+    assert main(command(source, whole)) == 0
+    cached = ["--target-option", f"cache={tmp_path / 'scores.db'}"]
+    put = Shards.put
+
+    def dies(self: Shards, shard: int, *args: object, **kwargs: object) -> None:
+        if shard == 1:  # all its pairs are in the cache by now
+            raise KeyboardInterrupt
+        put(self, shard, *args, **kwargs)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shards, "put", dies)
+        assert main(command(source, output, *cached)) == 130
+    assert main(command(source, output, *cached, "--resume")) == 0
+    assert output.read_bytes() == whole.read_bytes()

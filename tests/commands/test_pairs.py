@@ -143,3 +143,22 @@ def test_a_list_without_a_source_is_named_and_translate_has_no_text_of_a_beam(
     beam = ["--format", "preferences", "--preferences-option", "pairs=best-beam", "beam_column=beam"]
     assert main(["translate", "--input", str(path), *beam]) == 2
     assert "pairs=best-beam is for acpmbr rerank" in capsys.readouterr().err
+
+
+def test_a_text_of_invisible_characters_is_never_rejected_for_being_empty(tmp_path: Path) -> None:
+    path = tmp_path / "pools.jsonl"
+    texts = ["", "\u200b\ufeff", "😀🎉 Joyeux anniversaire !", "😀🎉 Joyeux anniversaire à toi, Marie !"]
+    path.write_text(json.dumps({"candidates": texts, "source": "s"}) + "\n", encoding="utf-8")
+    assert main(command(path, "--preferences-option", "max_similarity=1")) == 0
+    (row,) = rows((tmp_path / "pairs").read_text(encoding="utf-8"))
+    assert {row["chosen"], row["rejected"]} == set(texts[2:])
+
+
+def test_several_processes_write_the_pairs_of_one(tmp_path: Path) -> None:
+    source = candidates(tmp_path)
+    assert main(command(source)) == 0
+    whole = (tmp_path / "pairs").read_bytes()
+    (tmp_path / "pairs").unlink()
+    for part in ("1/3", "0/3", "2/3"):
+        assert main(command(source, "--shard", part)) == 0
+    assert (tmp_path / "pairs").read_bytes() == whole

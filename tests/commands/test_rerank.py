@@ -119,7 +119,11 @@ def test_resume_after_a_kill_gives_the_same_bytes(tmp_path: Path, monkeypatch: p
         ("a\n", ("--candidates-per-source", "0"), "--candidates-per-source must be at least 1, got 0"),
         ("a\n", ("--input-format", "lines"), "--input-format lines and --candidates-per-source N go together"),
         ("a\n", ("--input-format", "nbest"), "in line 1 is not 'id ||| text ||| ...'"),
-        ("1 ||| a\n0 ||| b\n", ("--input-format", "nbest"), "in line 2: id 0 comes after id 1: sort the list by id"),
+        (
+            "0 ||| a\n1 ||| b\n0 ||| c\n",
+            ("--input-format", "nbest"),
+            "in line 3: id 0 comes after id 1: sort the list by id",
+        ),
         ("0 ||| a\n", ("--input-format", "nbest", "--nbest-logprobs"), "in line 1: its last field 'a' is not a log"),
         ('["a"]\n', ("--nbest-logprobs",), "--nbest-logprobs is for --input-format nbest"),
         ('["a"]\n', ("--output", "{in}"), "is the --input file: choose another --output"),
@@ -136,6 +140,22 @@ def test_resume_after_a_kill_gives_the_same_bytes(tmp_path: Path, monkeypatch: p
         ('["a"]\n', ("--distilled", "bleu"), "mbr uses no distilled utilities"),
         ('["a"]\n', ("--target-option", "betta=1"), "betta"),
         ('["a"]\n', ("--nbest", "2"), "--nbest 2 needs --format jsonl"),
+        ('{"candidates": ["a"], "reference": "b"}\n', (), "field 'reference' is unknown, did you mean 'references'?"),
+        ('{"candidates": ["a"], "src": "b"}\n', (), "field 'src' is unknown, did you mean 'source'?"),
+        ('{"candidates": ["a"], "souce": "b"}\n', (), "field 'souce' is unknown, did you mean 'source'?"),
+        ('{"candidates": ["a"], "ref": ["b"]}\n', (), "field 'ref' is unknown, did you mean 'references'?"),
+        (
+            '{"candidates": ["a"], "meta": ' + "[" * 200 + "]" * 200 + "}\n",
+            ("--format", "jsonl"),
+            "in line 1 has lists and objects more than 100 levels deep",
+        ),
+        (
+            "0 ||| a\n2 ||| b\n",
+            ("--input-format", "nbest"),
+            "in line 2: id 2 where 1 was expected: a text has one line per id; --format jsonl has the ids",
+        ),
+        ("1 ||| a\n", ("--input-format", "nbest"), "in line 1: id 1 where 0 was expected"),
+        ('["a"]\n', ("--decoder", "acpmbr"), "acpmbr needs a distilled utility: --distilled NAME"),
     ],
 )
 def test_wrong_input_is_explained(
@@ -169,7 +189,7 @@ def test_counts_references_and_logprobs_decide(tmp_path: Path) -> None:
 
 
 def test_ids_and_other_fields_go_through(tmp_path: Path) -> None:
-    entry = {"id": "a-1", "candidates": ["x", "y"], "reference": "human", "meta": {"n": [1]}, "odd": "\ud800"}
+    entry = {"id": "a-1", "candidates": ["x", "y"], "source_id": "human", "meta": {"n": [1]}, "odd": "\ud800"}
     code, output = rerank(tmp_path, json.dumps(entry) + "\n", "--format", "jsonl")
     assert code == 0
     record = records(output)[0]

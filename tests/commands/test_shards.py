@@ -8,14 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_acpmbr.cli.main import main
@@ -241,6 +243,51 @@ def test_copies_of_the_input_that_differ_are_refused(source: Path, capsys: pytes
     assert main(command(copy, output, "--shard", "2/3")) == 2
     assert "out.parts is of another run (input.input: " in capsys.readouterr().err
     assert not output.exists()
+
+
+Attempt = tuple[int, list[tuple[int, int]]]  # P, and which of its processes run, with the shards until a kill
+
+
+@st.composite
+def attempts(draw: st.DrawFn) -> list[Attempt]:
+    found = []
+    for _ in range(draw(st.integers(0, 3))):
+        processes = draw(st.integers(1, 5))
+        order = draw(st.lists(st.integers(0, processes - 1), unique=True))
+        found.append((processes, [(index, draw(st.integers(0, 9))) for index in order]))
+    processes = draw(st.integers(1, 5))
+    return [*found, (processes, [(index, 99) for index in draw(st.permutations(range(processes)))])]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tries=attempts(), format=st.sampled_from(["jsonl", "parquet", "preferences"]))
+def test_any_processes_in_any_order_with_any_kills_write_the_bytes_of_one(
+    tmp_path: Path, tries: list[Attempt], format: str
+) -> None:
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    source, output, whole = folder / "in", folder / "out", folder / "whole"
+    lists = [{"candidates": [f"cat {k}", f"a cat {k}", "dogs"], "source": f"s{k}", "id": k} for k in range(100)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lists), encoding="utf-8")
+    more = ("--format", format)
+    assert main(command(source, whole, *more)) == 0
+    put = Shards.put
+    for processes, run in tries:
+        for index, shards in run:
+            left = [shards]
+
+            def dies(self: Shards, shard: int, data: bytes, *, left: list[int] = left, **kwargs: Any) -> None:
+                if not left[0]:
+                    self.path(shard).write_bytes(data[: len(data) // 2])
+                    raise KeyboardInterrupt
+                left[0] -= 1
+                put(self, shard, data, **kwargs)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Shards, "put", dies)
+                code = main(command(source, output, *more, "--resume", "--shard", f"{index}/{processes}"))
+            assert code in (0, 130)
+    assert output.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in folder.glob("out*")) == ["out", "out.run.json"]
 
 
 @given(shards=st.integers(0, 40), processes=st.integers(1, 7))

@@ -23,7 +23,9 @@ def tables(tmp_path: Path) -> dict[str, Path]:
     jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     pq.write_table(pa.Table.from_pylist(rows), parquet)
     plain.write_text("".join(text + "\n" for text in TEXTS), encoding="utf-8")
-    return {"jsonl": jsonl, "parquet": parquet, "plain": plain}
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text(json.dumps({"en": "\ud800"}) + "\n", encoding="utf-8")
+    return {"jsonl": jsonl, "parquet": parquet, "plain": plain, "odd": odd}
 
 
 def test_a_column_is_read_from_json_lines_and_parquet_as_from_plain_lines(tables: dict[str, Path]) -> None:
@@ -40,6 +42,7 @@ def test_a_column_is_read_from_json_lines_and_parquet_as_from_plain_lines(tables
         ("parquet", None, "has columns: say which one"),
         ("parquet", "de", "row 1 has no column 'de': it has id, en"),
         ("jsonl", "id", "line 1: 'id' must be text, got 0"),
+        ("odd", "en", "line 1: 'en' has half of a surrogate pair"),
         ("plain", "en", "line 1 is not JSON"),
     ],
 )
@@ -91,3 +94,16 @@ def test_a_table_of_unlike_rows_is_refused_instead_of_losing_a_field(
     (tmp_path / "lines").write_text('{"text": "a", "calls": {}}\n{"text": "b", "calls": {}, "id": 1}\n')
     with pytest.raises(ValueError, match="the field 'id' is not in the first 1 rows"):
         write_parquet(tmp_path / "lines", tmp_path / "table")
+
+
+@pytest.mark.parametrize("rows", [[{"id": 1}, {"id": "x"}], [{"id": [1]}, {"id": 1}]])
+def test_fields_that_do_not_fit_into_one_table_are_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, object]]
+) -> None:
+    monkeypatch.setattr("hf_acpmbr.cli.rerank.build_mbr", lambda *_: pytest.fail("it loads utilities"))
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"candidates": ["a"], **row}) + "\n" for row in rows), encoding="utf-8")
+    files = ["--input", str(source), "--output", str(tmp_path / "out"), "--format", "parquet"]
+    assert main(["rerank", *files, "--decoder", "mbr"]) == 2
+    assert "the field 'id' is not of one type in all rows" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [source]

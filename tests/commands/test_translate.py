@@ -189,11 +189,11 @@ def test_the_nbest_list_never_repeats_itself(translated: Callable[..., list[dict
 
 def test_blank_lines_stay_blank_without_asking_the_model(folder: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "blank.txt", tmp_path / "out.jsonl"
-    source.write_text("a dog ran\n\n \t \nthe sun\n\n", encoding="utf-8")
+    source.write_text("a dog ran\n\n \t \nthe sun\n\u200b\u2060\ufeff\n", encoding="utf-8")
     more = ("--format", "jsonl", "--quiet")
     assert main(arguments(folder, source, output, *more)) == 0
     found = records(output)
-    assert [record["source"] for record in found] == ["a dog ran", "", " \t ", "the sun", ""]
+    assert [record["source"] for record in found] == ["a dog ran", "", " \t ", "the sun", "\u200b\u2060\ufeff"]
     assert [record["drawn"] for record in found] == [20, 0, 0, 20, 0]
     assert [record["text"] for record in found if not record["drawn"]] == [""] * 3
     blank = ("", None, [], 0, 0, {}, "blank", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import transformers
 from packaging.version import Version
 
+from hf_acpmbr import ACPMBR
 from hf_acpmbr.embedded import TRANSLATOR
 from tests.models import tiny_pair
 
@@ -142,3 +144,23 @@ def test_accelerate_gives_the_same_lines_in_one_process_and_in_two(folders: dict
         outputs.append([line for line in done.stdout.splitlines() if "→" in line])
     assert len(outputs[0]) == 5
     assert outputs[0] == outputs[1]
+
+
+def test_a_step_of_datatrove_chooses_as_rerank_does(tmp_path: Path) -> None:
+    pytest.importorskip("datatrove", reason="datatrove is not installed: pip install 'datatrove[io]'")
+    pools = [[f"the cat {k}", f"the cat {k}", f"a dog {k}", "x"] for k in range(40)]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for part in (0, 1):
+        lines = [{"id": str(k), "text": f"s{k}", "candidates": pools[k]} for k in range(part, 40, 2)]
+        (folder / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, str(EXAMPLES / "datatrove_step.py"), str(folder), str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+    options = ["--tasks", "2", "--target", "chrf"]
+    subprocess.run([*command, *options], env=environment, check=True, cwd=tmp_path, timeout=600)
+    files = sorted((tmp_path / "out").glob("*.jsonl"))
+    found = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    mbr = ACPMBR(target="chrf")
+    assert {row["id"]: row["text"] for row in found} == {
+        str(k): mbr.rerank(pool, f"s{k}").text for k, pool in enumerate(pools)
+    }

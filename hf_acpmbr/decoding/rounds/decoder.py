@@ -166,7 +166,9 @@ class RoundsMBR(Decoder):
     def _outcome(self, problem: Problem, race: Race, budget: int, early: str) -> Decision:
         sign = 1.0 if problem.target.utility.higher_is_better else -1.0
         if self.time_limit is not None:
-            problem.context["scores"] = "+".join(map(str, problem.calls().values()))
+            calls, cached, *_ = problem.costs()
+            scored = [count + cached.get(name, 0) for name, count in calls.items()]
+            problem.context["scores"] = "+".join(map(str, scored))
         if race.finished:
             return exact_decision(self, problem, problem.target, race.observed(sign))
         drawn = problem.drawn[0] * problem.drawn[1]
