@@ -52,8 +52,8 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
             the expected utility is the share of the pool that a candidate beats.
         prompt: what is asked, with {first}, {second} and, where the source matters, {source}; default: the question's.
         answers: answer → its value; the probabilities of their first tokens decide, renormalised among them. For
-            "preference" the value is that of the first text being better. Default: the question's. A judge that mostly
-            says something else is warned of: its scores mean little.
+            "preference" the value is how far the first text is better, from 0 to 1. Default: the question's. A judge
+            that mostly says something else is warned of: its scores mean little.
         both_orders: ask with either text first and average; False asks once, with the hypothesis first.
         chat: put the prompt into the tokenizer's chat template; default: if it has one.
         options: see `NetworkUtility`.
@@ -83,11 +83,14 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         self.prompt = _ASKED[question][0] if prompt is None else prompt
         self.answers = dict(_ASKED[question][1] if answers is None else answers)
         _check(self.prompt, self.answers)
+        prefers = question == "preference"
+        if prefers and not all(0 <= value <= 1 for value in self.answers.values()):
+            raise ValueError(f"answers of a preference are from 0 (second text) to 1 (first), got {self.answers}")
         # The default prompts do without the source; one of the caller's that names it needs it.
         self.needs_source = prompt is not None and "{source}" in prompt
         self.takes_source = "{source}" in self.prompt
-        self.symmetric = both_orders and question == "agreement"
-        self.scale = max(self.answers.values()) - min(self.answers.values())
+        self.symmetric = both_orders and not prefers
+        self.scale = 1.0 if prefers else max(self.answers.values()) - min(self.answers.values())
         self._warned = False
 
     @cached_property
@@ -161,7 +164,7 @@ class _JudgeKernel:
             return scores
         swapped = self._asked(references, hypotheses, sources)
         if self.utility.question == "preference":
-            swapped = max(self.values) + min(self.values) - swapped
+            swapped = 1.0 - swapped
         return np.asarray((scores + swapped) / 2)
 
     def _asked(self, first: IntArray, second: IntArray, sources: IntArray) -> FloatArray:
