@@ -126,12 +126,16 @@ def several(check: Check[T], least: int = 1) -> Check[tuple[T, ...]]:
 # Settings and stages
 
 
-def setting(default: T, check: Check[T], help: str = "") -> T:
+def setting(default: T, check: Check[T], help: str = "", *, quiet: bool = False) -> T:
     """Make a field whose every value goes through `check`.
 
-    `help` is what the class's docstring, the command line and the documentation say about it.
+    Args:
+        help: what the class's docstring, the command line and the documentation say about it.
+        quiet: leave it out of JSON and signatures at its default, and let it be given by name only: for a setting that
+            came later, which changes nothing where it is not used.
     """
-    field: T = dataclasses.field(default=default, metadata={"check": check, "help": help})
+    metadata = {"check": check, "help": help, "quiet": quiet}
+    field: T = dataclasses.field(default=default, metadata=metadata, kw_only=quiet)
     return field
 
 
@@ -192,13 +196,23 @@ class Configured:
             raise ValueError(f"{name} must be a {cls.__name__} or a dict of its settings, got {value!r}")
         return value
 
+    def values(self) -> dict[str, object]:
+        """Return the fields, without quiet ones at their defaults."""
+        fields = {field.name: field for field in dataclasses.fields(self)}
+        values = {name: getattr(self, name) for name in fields}
+        return {
+            name: value
+            for name, value in values.items()
+            if not fields[name].metadata.get("quiet") or value != fields[name].default
+        }
+
     def to_dict(self) -> dict[str, JSON]:
         """Return the fields, with everything inside as plain JSON values."""
-        return {name: plain(name, getattr(self, name)) for name in self.field_names()}
+        return {name: plain(name, value) for name, value in self.values().items()}
 
     def parts(self) -> dict[str, str]:
         """Return every field as one word, for signatures."""
-        return {name: describe(getattr(self, name)) for name in self.field_names()}
+        return {name: describe(value) for name, value in self.values().items()}
 
     def __str__(self) -> str:
         fields = ",".join(f"{name}={text}" for name, text in self.parts().items())
@@ -223,7 +237,7 @@ class Stage(Configured):
         return {"name": self.name, **super().to_dict()}
 
     def __str__(self) -> str:
-        return f"{self.name}{super().__str__()}" if self.field_names() else self.name
+        return f"{self.name}{super().__str__()}" if self.values() else self.name
 
 
 class FieldHelp(NamedTuple):

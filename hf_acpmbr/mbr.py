@@ -220,7 +220,8 @@ class ACPMBR:
     def _candidates(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates], int]:
         if given is not None:
             return _given("candidates", given, request), 0
-        return self._draw(self.recipe.sampling.sampler, request, self.recipe.sampling.num_candidates)
+        sampling = self.recipe.sampling
+        return self._draw(sampling.sampler, request, sampling.num_candidates, sampling.add_beam)
 
     def _references(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates] | None, int]:
         """Pseudo-references of their own; None where the candidates serve as both."""
@@ -233,9 +234,15 @@ class ACPMBR:
         sampler = sampling.references_sampler or sampling.sampler
         return self._draw(sampler, apart, sampling.num_references or sampling.num_candidates)
 
-    def _draw(self, sampler: Sampler, request: Request, number: int) -> tuple[list[Candidates], int]:
-        """Candidates of every source, and the decoder rows that they cost."""
+    def _draw(
+        self, sampler: Sampler, request: Request, number: int, add_beam: bool | int = False
+    ) -> tuple[list[Candidates], int]:
+        """Return the candidates of every source, and the decoder rows that they cost."""
         drawn = sampler.sample(request, number, self.recipe.seed)
+        if add_beam:
+            from .sampling.beam_output import beam_outputs, joined
+
+            drawn = [joined(*both) for both in zip(drawn, beam_outputs(request, add_beam), strict=True)]
         return [self._read(samples) for samples in drawn], sum(samples.model_rows for samples in drawn)
 
     def _read(self, samples: Samples) -> Candidates:

@@ -150,6 +150,11 @@ NAMED = {
 }
 
 
+def _beams(name: str, value: object) -> bool | int:
+    """Accept true, false or a number of beams."""
+    return value if isinstance(value, bool) else integer(1)(name, value)
+
+
 @dataclass(frozen=True)
 class Sampling(Configured):
     """How candidates and pseudo-references come about."""
@@ -167,6 +172,13 @@ class Sampling(Configured):
     )
     references_sampler: Sampler | None = setting(
         None, optional(SAMPLERS.check), help="the same for pseudo-references drawn apart; None takes `sampler`."
+    )
+    add_beam: bool | int = setting(
+        False,
+        _beams,
+        help="add the model's own output to the candidates, counted once: true searches as many beams as the model's "
+        "generation config says, else 5; a number that many, 1 is greedy.",
+        quiet=True,
     )
 
 
@@ -306,6 +318,7 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "num_references": ("sampling", "num_references"),
     "sampler": _SAMPLER,
     "references_sampler": ("sampling", "references_sampler"),
+    "add_beam": ("sampling", "add_beam"),
     "max_rows": (*_SAMPLER, "max_rows"),
     **{name: (*_SAMPLER, "truncation", name) for name in ("epsilon", "temperature", "top_k", "top_p", "min_p")},
     "decoder": ("decoder",),
@@ -318,6 +331,7 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "max_regret": ("decoder", "max_regret"),
     "confidence": ("decoder", "confidence"),
     "time_limit": ("decoder", "time_limit"),
+    "logprob_weight": ("decoder", "logprob_weight"),
     **{name: (*_COMPLETER, name) for name in ("rank", "regularization", "agreement", "max_sweeps")},
     **{name: (*_COMPLETER, name) for name in ("tolerance", "absolute_tolerance", "center")},
 }

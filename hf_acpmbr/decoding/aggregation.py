@@ -11,7 +11,7 @@ from ..candidates import FloatArray
 from ..config import integer, setting
 from ..decision import Decision
 from ..scoring import Ask, Scorer
-from .base import Decoder, Problem, Steps, best_first, gains, top
+from .base import Decoder, Problem, Steps, best_first, top
 from .draws import Draws
 
 
@@ -49,7 +49,7 @@ class AggregationMBR(Decoder):
         expected = scores @ (sizes[:, 0] / sizes.sum())
         refined = np.zeros(n)
         if self.fine:
-            best = top(gains(utility, expected), self.fine)
+            best = top(problem.merit(utility, expected), self.fine)
             refined[best] = 1
             judged = yield Ask.block(target, best, np.arange(m))
             expected[best] = judged @ problem.references.weights
@@ -59,7 +59,7 @@ class AggregationMBR(Decoder):
             f"{m} pseudo-references averaged into {len(counts)}" + (f", best {self.fine} in full" if self.fine else ""),
             deciding=problem.target,
             rates=[(problem.target, n * m / max(problem.target.calls, 1))],
-            order=best_first(refined, gains(utility, expected)),
+            order=best_first(refined, problem.merit(utility, expected)),
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..candidates import Candidates, FloatArray, IntArray
-from ..config import DECODERS, Stage
+from ..config import DECODERS, Stage, number, setting
 from ..decision import Decision, Signature, nested_signature
 from ..matrix import ObservedScores, Pairs
 from ..scoring import Ask, Meter, Scorer, Source, Utility, UtilityLike, as_utility, decide_together
@@ -42,6 +42,7 @@ class Problem:
         guides: the scorers of the cheaper utilities.
         full_matrix: (n, m) all target scores, if known.
         context: what else the result depends on, for the signature.
+        bonus: (n,) what is added to each candidate's expected gain, in the target's units; None for nothing.
         meter: the seconds spent.
 
     Attributes:
@@ -58,6 +59,7 @@ class Problem:
     guides: tuple[Scorer, ...]
     full_matrix: FloatArray | None = None
     context: dict[str, object] = field(default_factory=dict)
+    bonus: FloatArray | None = None
     meter: Meter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
@@ -83,6 +85,19 @@ class Problem:
     def __len__(self) -> int:
         return len(self.candidates)
 
+    def merit(self, utility: Utility | None, scores: FloatArray, rows: IntArray | None = None) -> FloatArray:
+        """Return what is to be maximised: gains of candidates `rows` (default: all) and the bonus of each.
+
+        Args:
+            utility: that `scores` belong to; None if they are gains already.
+            scores: (k,), or (k, columns) against single pseudo-references.
+        """
+        gained = scores if utility is None or utility.higher_is_better else -scores
+        if self.bonus is None:
+            return gained
+        bonus = self.bonus if rows is None else self.bonus[rows]
+        return gained + bonus.reshape(-1, *[1] * (scores.ndim - 1))
+
     def seed_for(self, stage: int) -> int:
         """Derive different random numbers for every stage and utility from one seed."""
         return int(np.random.SeedSequence((self.seed, stage)).generate_state(1, np.uint64)[0]) >> 1
@@ -91,6 +106,12 @@ class Problem:
         """Ask several utilities at once, each for its own pairs."""
         values = yield [Ask(scorer, pairs.rows, pairs.columns) for scorer, pairs in jobs]
         return [ObservedScores(pairs, scores) for (_, pairs), scores in zip(jobs, values, strict=True)]
+
+    def shortlist(self, judged: FloatArray, guide: Scorer, size: int) -> IntArray:
+        """Return the sorted indices of the `size` best by a guide's gains; a bonus counts on the guide's scale."""
+        if self.bonus is not None:
+            judged = judged + self.bonus * (guide.utility.scale / self.target.utility.scale)
+        return top(judged, size)
 
     def among_candidates(self, utility: Utility) -> Scorer:
         """Prepare a utility for candidates against candidates; the target's own scorer if it serves."""
@@ -141,11 +162,21 @@ class Problem:
         return dict(calls), dict(cached), dict(encodings), {**seconds, "choice": self.meter.computing}
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Decoder(Stage, ABC):
     """Candidates → Decision. Subclasses are frozen dataclasses of their options; each has its own file.
 
-    `needs` names what a decoder cannot do without: "target", "guide", "logprobs", "references" (real ones).
+    `needs` names what a decoder cannot do without: "target", "guide", "logprobs", "references" (real ones). The choice
+    maximises `Problem.merit` of the expected utilities, so a decoder that drops or compares candidates does so by it.
     """
+
+    logprob_weight: float = setting(
+        0.0,
+        number(0),
+        help="w: choose by expected utility + w · log-probability of the whole text (nats, under the model), which "
+        "keeps string metrics from choosing texts that are only long; in the target's units.",
+        quiet=True,
+    )
 
     needs: ClassVar[frozenset[Need]] = frozenset({"target"})
 
@@ -245,8 +276,17 @@ class Decoder(Stage, ABC):
             for utility in (target, *listed)
         ]
         guides_prepared = tuple(scorer for scorer in prepared[1:] if scorer is not None)
-        problem = Problem(pool, pseudo, source, seed, prepared[0], guides_prepared, full, dict(context or {}))
+        bonus = self._bonus(pool) if self.logprob_weight else None
+        problem = Problem(pool, pseudo, source, seed, prepared[0], guides_prepared, full, dict(context or {}), bonus)
         return Source(self.decide(problem), problem.scorers, problem.meter)
+
+    def _bonus(self, pool: Candidates) -> FloatArray:
+        if pool.logprobs is None or not np.isfinite(pool.logprobs).all():
+            raise ValueError(
+                f"logprob_weight={self.logprob_weight:g} needs a finite log-probability of every candidate: pass "
+                "Candidates with logprobs (the sampler gives them), or leave it out"
+            )
+        return np.asarray(self.logprob_weight * pool.logprobs)
 
     @abstractmethod
     def decide(self, problem: Problem) -> Steps[Decision]:
@@ -266,6 +306,8 @@ class Decoder(Stage, ABC):
         """Put the Decision together; `deciding` is the utility that `expected` belongs to."""
         utility = None if deciding is None else deciding.utility
         calls, cached, encodings, seconds = problem.costs()
+        if problem.bonus is not None:
+            fields.setdefault("order", best_first(problem.merit(utility, expected)))
         if matrix is not None and problem.full_matrix is not None and deciding is problem.prepared_target:
             # On a 0–100 scale, every entry counted as often as it was drawn.
             squared = np.square((matrix - problem.full_matrix) * (100.0 / problem.target.utility.scale))
@@ -323,7 +365,7 @@ class Decoder(Stage, ABC):
             f"best {shortlist.size} of {n} by {guide.utility.name}",
             deciding=problem.target,
             rates=[(s, n * problem.shape[1] / s.calls) for s in (problem.target, guide) if s.calls],
-            order=best_first(stays, gains(problem.target.utility, expected), judged),
+            order=best_first(stays, problem.merit(problem.target.utility, expected), judged),
             shortlist=shortlist,
             guide_gains=judged,
         )

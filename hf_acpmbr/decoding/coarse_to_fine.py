@@ -11,7 +11,7 @@ from ..candidates import FloatArray, IntArray
 from ..config import integer, optional, setting
 from ..decision import Decision
 from ..scoring import Ask, Scorer
-from .base import Decoder, Need, Problem, Steps, gains, top
+from .base import Decoder, Need, Problem, Steps, gains
 from .draws import Draws
 
 
@@ -41,7 +41,7 @@ class CoarseToFine(Decoder):
             coarse = gains(guide.utility, coarse)
         else:
             coarse = np.zeros(n)
-        shortlist = top(coarse, self.keep)
+        shortlist = problem.shortlist(coarse, guide, self.keep)
         means = yield from sampled_means(problem, problem.target, shortlist, self.fine_references, stage=1)
         return self.shortlist_decision(problem, shortlist, means, coarse)
 

@@ -45,7 +45,7 @@ class DiverseMBR(Decoder):
         matrix = yield Ask.block(target)
         observed = ObservedScores(Pairs.full(problem.shape), matrix.reshape(-1))
         expected = matrix @ problem.references.weights
-        value = gains(target.utility, expected) / Gain.of(target.utility, observed.values).scale
+        value = problem.merit(target.utility, expected) / Gain.of(target.utility, observed.values).scale
         similarity = yield from self._similarity(problem)
         chosen = diverse_set(value, similarity, self.size, self.diversity, self.exchanges)
         member = np.zeros(len(value))

@@ -60,6 +60,11 @@ class MAP(Decoder):
     name: ClassVar[str] = "map"
     needs: ClassVar[frozenset[Need]] = frozenset({"logprobs"})
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.logprob_weight:
+            raise ValueError(f"{self.name} chooses by log-probability alone: leave logprob_weight out")
+
     def decide(self, problem: Problem) -> Steps[Decision]:
         yield []
         return self.decision(problem, problem.logprobs, "most probable", deciding=None)

@@ -12,7 +12,7 @@ from ..config import nested
 from ..decision import Decision
 from ..recipe import Budget, Level
 from ..scoring import Ask
-from .base import Decoder, Problem, Steps, best_first, gains, top
+from .base import Decoder, Problem, Steps, best_first, top
 from .draws import Draws
 from .exact import exact
 
@@ -68,7 +68,7 @@ class HalvingMBR(Decoder):
             totals[survivors] += scores @ counts
             expected[survivors] = totals[survivors] / taken
             rounds_survived[survivors] += 1
-            values = gains(problem.target.utility, expected[survivors])
+            values = problem.merit(problem.target.utility, expected[survivors], survivors)
             survivors = survivors[top(values, 1 if taken == len(draws) else math.ceil(survivors.size / 2))]
             sizes.append(survivors.size)
             if survivors.size == 1:
@@ -80,7 +80,9 @@ class HalvingMBR(Decoder):
             f"halved {' → '.join(map(str, sizes))} with up to {taken} of {len(draws)} pseudo-references",
             deciding=problem.target,
             rates=[(problem.target, self.budget.rate(problem.drawn[1]))],
-            order=best_first(rounds_survived, gains(problem.target.utility, expected), problem.candidates.counts),
+            order=best_first(
+                rounds_survived, problem.merit(problem.target.utility, expected), problem.candidates.counts
+            ),
             rounds=tuple(sizes),
         )
 

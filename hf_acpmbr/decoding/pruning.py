@@ -12,7 +12,7 @@ from ..candidates import FloatArray, IntArray
 from ..config import integer, number, setting, several
 from ..decision import Decision
 from ..scoring import Ask
-from .base import Decoder, Problem, Steps, best_first, gains
+from .base import Decoder, Problem, Steps, best_first
 from .draws import Draws
 
 
@@ -57,7 +57,7 @@ class PruningMBR(Decoder):
             scores = yield Ask.block(problem.target, alive, columns)
             expected[alive] = scores @ (counts / r)
             steps_survived[alive] += 1
-            wins = win_rates(gains(problem.target.utility, scores), counts, self.bootstrap, random)
+            wins = win_rates(problem.merit(problem.target.utility, scores, alive), counts, self.bootstrap, random)
             alive = alive[wins > 1 - self.alpha]
             survivors.append(alive.size)
             if alive.size == 1:
@@ -70,7 +70,7 @@ class PruningMBR(Decoder):
             deciding=problem.target,
             rates=[(problem.target, problem.shape[0] * problem.shape[1] / max(problem.target.calls, 1))],
             exact=r == len(draws) and alive.size == n,
-            order=best_first(steps_survived, gains(problem.target.utility, expected)),
+            order=best_first(steps_survived, problem.merit(problem.target.utility, expected)),
             rounds=tuple(survivors),
         )
 

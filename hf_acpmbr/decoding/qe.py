@@ -10,7 +10,7 @@ import numpy as np
 from ..config import flag, integer, setting
 from ..decision import Decision
 from ..scoring import Ask, Scorer
-from .base import Decoder, Need, Problem, Steps, gains, top
+from .base import Decoder, Need, Problem, Steps, gains
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class QEFilterMBR(Decoder):
         check_reference_free(self.name, guide, "first guide")
         scores = yield ask_quality(problem, guide)
         judged = gains(guide.utility, scores[:, 0])
-        shortlist = top(judged, self.keep)
+        shortlist = problem.shortlist(judged, guide, self.keep)
         both = self.filter_references and problem.references is problem.candidates
         columns = shortlist if both else np.arange(problem.shape[1])
         weights = problem.references.weights[columns]

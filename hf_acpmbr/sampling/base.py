@@ -54,6 +54,12 @@ class Request:
         ids = eos if isinstance(eos, list | tuple) else [] if eos is None else [eos]
         return frozenset(int(token) for token in ids)
 
+    @property
+    def forced_tokens(self) -> int:
+        """How many first tokens are forced, such as a language: no part of a text's probability under the model."""
+        # As the processor does it: only as the first token after a single one.
+        return int(self.generation_config.forced_bos_token_id is not None and self.input_ids.shape[1] == 1)
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -62,7 +68,8 @@ class Samples:
     Args:
         token_ids: u continuations, without the prompt, with the final end-of-sequence token if there is one.
         counts: (u,) how often each was drawn; sums to n.
-        logprobs: (u,) under the model itself: sum of the log-softmax of its raw logits; None if not known.
+        logprobs: (u,) under the model itself: sum of the log-softmax of its raw logits, without a forced first token;
+            None if not known.
         sampling_logprobs: (u,) under the distribution it was drawn from, after processors and truncation.
         finished: (u,) True if an end-of-sequence token came, False if a length limit or other criterion cut.
         model_rows: rows of decoder input spent on this source (one row is one prefix in one forward pass).

@@ -57,9 +57,11 @@ class Chunked(DrawingSampler):
                 processors = LogitsProcessorList([raw, *for_source(request, source, rows), *warpers, warped])
                 seeded = derived_seed(seed, key, start)
                 sequences = run_loop("_sample", request, source, rows, config, processors, seeded)
-                chunks.append((sequences, (raw.chosen(sequences), warped.chosen(sequences))))
+                own = raw.chosen(sequences)
+                own[:, : request.forced_tokens] = 0.0
+                chunks.append((sequences, (own, warped.chosen(sequences))))
                 model_rows += rows * raw.steps
-            drawn.append(_collect(request, chunks, model_rows))
+            drawn.append(collect(request, chunks, model_rows))
         return drawn
 
 
@@ -98,7 +100,7 @@ class BeamSearch(Sampler):
             processors = LogitsProcessorList([*for_source(request, source, self.num_beams), *warpers, tap])
             seeded = derived_seed(seed, key)
             sequences = run_loop("_beam_search", request, source, self.num_beams, config, processors, seeded)
-            drawn.append(_collect(request, [(sequences, ())], self.num_beams * tap.steps))
+            drawn.append(collect(request, [(sequences, ())], self.num_beams * tap.steps))
         return drawn
 
 
@@ -148,7 +150,7 @@ class Tap:
             self._pending = None
 
 
-def _collect(request: Request, chunks: list[Chunk], model_rows: int) -> Samples:
+def collect(request: Request, chunks: list[Chunk], model_rows: int) -> Samples:
     """Count the distinct sequences of one source's chunks."""
     counts: dict[TokenIds, int] = {}
     totals: list[list[float]] = []

@@ -177,7 +177,7 @@ class RoundsMBR(Decoder):
         ended = f"stopped early, {early}" if early else "all rounds done"
         return self.decision(
             problem,
-            sign * race.mean,
+            sign * (race.mean if problem.bonus is None else race.mean - problem.bonus),
             f"{race.spent:,} of at most {budget:,} target scores in rounds of {went} candidates, {ended}",
             deciding=problem.target,
             rates=[(scorer, drawn / scores) for scorer, scores in spent if scores],

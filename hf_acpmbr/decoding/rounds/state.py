@@ -13,7 +13,7 @@ from ...config import Configured, integer, number, setting
 from ...matrix import ObservedScores, Pairs
 from ...recipe import Budget
 from ...scoring import Ask
-from ..base import Problem, Steps, gains
+from ..base import Problem, Steps
 from .guide import Guide
 from .model import Additive, Estimate, Shrinkage
 from .reference_weights import Calibration, Columns
@@ -134,7 +134,8 @@ class Race:
     def observed(self, sign: float) -> ObservedScores:
         """The target's scores."""
         columns = self.columns.order[self.places]
-        return ObservedScores.unsorted(self.rows, columns, sign * self.values, (self.n, self.m))
+        values = self.values if self.problem.bonus is None else self.values - self.problem.bonus[self.rows]
+        return ObservedScores.unsorted(self.rows, columns, sign * values, (self.n, self.m))
 
     def guide_scores(self) -> tuple[ObservedScores, ...]:
         """The guides' scores."""
@@ -230,7 +231,7 @@ class Race:
         target = self.problem.target
         columns = self.columns.order[new_places]
         scores = yield Ask(target, new_rows, columns)
-        self.values = np.concatenate([self.values, gains(target.utility, scores)])
+        self.values = np.concatenate([self.values, self.problem.merit(target.utility, scores, new_rows)])
         self.rows = np.concatenate([self.rows, new_rows])
         self.places = np.concatenate([self.places, new_places])
         self.depth[rows] = np.maximum(self.depth[rows], depth)

@@ -105,6 +105,8 @@ class _Run:
         step = self.scoring(ids, logits.to(prompts.device), sources)
         uniforms = self.uniforms.step(length)
         children = draw(step, prefixes.row_of, uniforms[prefixes.samples])
+        if length < self.request.forced_tokens:
+            children.logprobs[:] = 0.0
         grown, parents = prefixes.grown(children), children.parents
         done = self.stopping(grown.sources, grown.tokens)
         if done.any():
