@@ -131,11 +131,10 @@ def setting(default: T, check: Check[T], help: str = "", *, quiet: bool = False)
 
     Args:
         help: what the class's docstring, the command line and the documentation say about it.
-        quiet: leave it out of JSON and signatures at its default, and let it be given by name only: for a setting that
-            came later, which changes nothing where it is not used.
+        quiet: leave it out of JSON and signatures at its default: for a setting that came later, which changes nothing
+            where it is not used.
     """
-    metadata = {"check": check, "help": help, "quiet": quiet}
-    field: T = dataclasses.field(default=default, metadata=metadata, kw_only=quiet)
+    field: T = dataclasses.field(default=default, metadata={"check": check, "help": help, "quiet": quiet})
     return field
 
 

@@ -235,7 +235,7 @@ class ACPMBR:
         return self._draw(sampler, apart, sampling.num_references or sampling.num_candidates)
 
     def _draw(
-        self, sampler: Sampler, request: Request, number: int, add_beam: bool | int = False
+        self, sampler: Sampler, request: Request, number: int, add_beam: int = False
     ) -> tuple[list[Candidates], int]:
         """Return the candidates of every source, and the decoder rows that they cost."""
         drawn = sampler.sample(request, number, self.recipe.seed)

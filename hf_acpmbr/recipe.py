@@ -150,7 +150,7 @@ NAMED = {
 }
 
 
-def _beams(name: str, value: object) -> bool | int:
+def _beams(name: str, value: object) -> int:
     """Accept true, false or a number of beams."""
     return value if isinstance(value, bool) else integer(1)(name, value)
 
@@ -173,7 +173,7 @@ class Sampling(Configured):
     references_sampler: Sampler | None = setting(
         None, optional(SAMPLERS.check), help="the same for pseudo-references drawn apart; None takes `sampler`."
     )
-    add_beam: bool | int = setting(
+    add_beam: int = setting(
         False,
         _beams,
         help="add the model's own output to the candidates, counted once: true searches as many beams as the model's "

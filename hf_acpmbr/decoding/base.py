@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -170,6 +170,7 @@ class Decoder(Stage, ABC):
     maximises `Problem.merit` of the expected utilities, so a decoder that drops or compares candidates does so by it.
     """
 
+    _: KW_ONLY  # what subclasses add comes first where settings are given by position
     logprob_weight: float = setting(
         0.0,
         number(0),

@@ -19,7 +19,7 @@ _BEAMS = 5
 
 
 @torch.no_grad()
-def beam_outputs(request: Request, beams: bool | int) -> list[Samples]:
+def beam_outputs(request: Request, beams: int) -> list[Samples]:
     """Return one sequence per source, counted once, with its log-probability under the model.
 
     It was not drawn, so under the sampling distribution its log-probability is −inf.
