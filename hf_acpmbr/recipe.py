@@ -152,7 +152,7 @@ NAMED = {
 
 def _beams(name: str, value: object) -> int:
     """Accept true, false or a number of beams."""
-    return value if isinstance(value, bool) else integer(1)(name, value)
+    return value if isinstance(value, bool) else integer(0)(name, value)
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ class Sampling(Configured):
         None, optional(SAMPLERS.check), help="the same for pseudo-references drawn apart; None takes `sampler`."
     )
     add_beam: int = setting(
-        False,
+        0,
         _beams,
         help="add the model's own output to the candidates, counted once: true searches as many beams as the model's "
-        "generation config says, else 5; a number that many, 1 is greedy.",
+        "generation config says, else 5; a number that many, 1 is greedy, 0 adds nothing.",
         quiet=True,
     )
 
