@@ -148,7 +148,7 @@ def run_job(args: argparse.Namespace, work: Work[Item]) -> int:
 
 
 def _refuse_stream(args: argparse.Namespace, share: Share) -> None:
-    if share.count > 1 or args.merge:
+    if share.count > 1 or args.merge or args.ray is not None:
         raise ValueError("several processes share a file: give --output FILE, on a disk that all of them see")
     if args.resume:
         raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")

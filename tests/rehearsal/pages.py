@@ -10,6 +10,7 @@ from hf_acpmbr.scoring.load import UTILITIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_SERVER = "base_url="
 _HUB_ID = re.compile(r"(?<![\w/])[A-Za-z][\w-]+/[A-Za-z][\w.-]*\d(M|B|B-Instruct|-en-de)\b")
 _ON_THE_HUB = [
     name for name, entry in UTILITIES.items() if re.fullmatch(r"[\w-]+/[\w.-]+", str(entry.options.get("checkpoint")))
@@ -25,6 +26,7 @@ def needs_hub(text: str) -> bool:
 def snippets(page: Path) -> list[str]:
     """The Python blocks of a page, all if one of them needs the Hub: they build on each other."""
     blocks: list[str] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
+    blocks = [block for block in blocks if _SERVER not in block]  # they need a service that runs
     return blocks if any(map(needs_hub, blocks)) else []
 
 

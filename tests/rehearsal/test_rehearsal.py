@@ -40,7 +40,7 @@ rows, columns = [0, 1], [1, 2]
 my_function = lambda hypotheses, references: [float(len(text)) for text in hypotheses]
 my_evaluate_module = evaluate.load("path/to/evaluate_script.py")
 """
-PROGRAMS = ("vllm",)  # pages about other programs, which the tests do not install
+PROGRAMS = ("vllm", "ray")  # pages about other programs, which the tests do not install
 README = PAGES[0]
 SNIPPETS = [
     {"page": page.name, "python": text, "name": f"{page.relative_to(ROOT)}:{number}"}
