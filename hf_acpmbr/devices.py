@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Compute capabilities of the first GPUs of Nvidia with matrix units for a type: Volta, Ampere.
-_CUDA_UNITS = {"float16": 7, "bfloat16": 8}
+# The first of Nvidia's generations with matrix units for a type: Volta, Ampere.
+_FIRST_UNITS = {"float16": 7, "bfloat16": 8}
 
 
 def default_device() -> str:
@@ -32,9 +32,11 @@ def computes_in(dtype: str, device: str) -> bool:
     if kind == "cpu":
         known = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)  # older releases do not say
         return dtype == "bfloat16" and bool(known())
-    if not torch.accelerator.is_available():
+    if kind != default_device():
         return True  # loading will say that the device is not there
-    if kind == "cuda":
-        return bool(torch.version.hip) or torch.cuda.get_device_capability(device)[0] >= _CUDA_UNITS[dtype]
+    # CUDA answers with a generation, whose emulated types torch counts as supported; others list their types.
+    ask = getattr(getattr(torch, kind, None), "get_device_capability", None)
+    if ask is not None and isinstance(answer := ask(device), tuple):
+        return bool(answer[0] >= _FIRST_UNITS[dtype])
     ask = getattr(torch.accelerator, "get_device_capability", None)  # not in releases before 2.9
     return ask is not None and getattr(torch, dtype) in ask(torch.device(device)).get("supported_dtypes", ())

@@ -3,14 +3,13 @@
 `evaluate` loads a script that has the name of its folder or Space: rename this file with it.
 """
 
-import evaluate
-
 from hf_acpmbr import available_utilities, load_utility
+from hf_acpmbr.scoring import metric_class
 
 DEFAULT = "chrf"
 
 
-class UtilityMetric(evaluate.Metric):
+class UtilityMetric(metric_class()):
     """One metric for each configuration name, with the scores of every pair and their mean.
 
     Args:
@@ -21,14 +20,8 @@ class UtilityMetric(evaluate.Metric):
     def __init__(self, config_name=None, utility_options=None, **options):
         name = DEFAULT if config_name in (None, "default") else config_name
         try:
-            self.utility = load_utility(name, **(utility_options or {}))
+            utility = load_utility(name, **(utility_options or {}))
         except ValueError as error:
             known = ", ".join(available_utilities())
             raise ValueError(f"{error} (configuration names are the utilities: {known})") from error
-        super().__init__(config_name=name, **options)
-
-    def _info(self):
-        return self.utility.as_metric().info
-
-    def _compute(self, **inputs):
-        return self.utility.compute(**inputs)
+        super().__init__(utility, config_name=name, **options)

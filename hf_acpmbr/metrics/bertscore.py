@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import Sequence
 from logging import ERROR
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..scoring.batches import padded
 from ..scoring.checkpoints import naming
-from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkOptions, NetworkUtility, TextVectors, padded
+from ..scoring.utility import SENTENCE_TOKENS, Kernel, Statistics, TextTable
+from .network import NetworkUtility
 from .tokenization import SpecialTokens, position_limit
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel
-    from typing_extensions import Unpack
 
 _COLUMNS_AT_ONCE = 512  # references whose token similarities are held at a time
 _SPACE_FIRST = ("RobertaTokenizer", "GPT2Tokenizer")
@@ -59,7 +59,7 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
         output: str = "f1",
         idf: bool = False,
         baseline: float | None = None,
-        **options: Unpack[NetworkOptions],
+        **options: Any,
     ) -> None:
         super().__init__(checkpoint, **options)
         if output not in _OUTPUTS:
@@ -75,6 +75,11 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
         self.output, self.idf, self.baseline = output, idf, baseline
         self.symmetric = output == "f1"
         self.needs_all_references = idf
+
+    def prices(self) -> tuple[float, float]:
+        # A pair is a product of all token states of one text with all of the other.
+        width = int(self.network.config.hidden_size)
+        return float(SENTENCE_TOKENS * width), float(self.parameters)
 
     def load(self) -> PreTrainedModel:
         """Load the (encoder's) layers up to `layer`; those above are neither loaded nor computed."""
@@ -118,7 +123,7 @@ class _BERTScoreKernel:
         raw = [torch.tensor(row, dtype=torch.float64) for row in weights]
         self.shares = [row / row.sum().clamp(min=1e-12) for row in raw]
         self.pad_id = tokens.pad_id
-        self.states = TextVectors(utility, [len(row) for row in self.rows], self._encode, statistics)
+        self.states = utility.of_each_text([len(row) for row in self.rows], self._encode, statistics)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
         import torch

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from typing_extensions import Unpack
 
 from ..candidates import FloatArray, IntArray
-from ..scoring.utility import CommonOptions, Kernel, Statistics, TextTable, Utility
-from .ngrams import MatchTable, NGramCounts, words
+from ..config import number, one_of, optional
+from ..scoring.utility import Kernel, Statistics, TextTable, Utility
+from .ngrams import STRING_PRICES, MatchTable, NGramCounts, words
 
 
 class SentenceBLEU(Utility):
-    """Sentence BLEU with exponential smoothing and effective order, 0 to 100: `sacrebleu.sentence_bleu`.
+    """Sentence BLEU with effective order, 0 to 100: `sacrebleu.sentence_bleu`.
 
     Args:
         tokenize: sacrebleu's tokeniser ("13a", "intl", "zh", "char", ...).
         lowercase: ignore case.
         max_ngram_order: longest n-gram.
+        smooth_method: what stands for orders without a match: "exp" halves it from one to the next, "floor" takes
+            `smooth_value`, "add-k" adds it to all counts above unigrams, "none" makes the score 0.
+        smooth_value: for "floor" and "add-k"; default: sacrebleu's, 0.1 and 1.
     """
 
     encodes_texts = True
@@ -27,6 +29,7 @@ class SentenceBLEU(Utility):
     name = "bleu"
     scale = 100.0
     pairs_at_once: ClassVar[int | None] = 4096
+    quiet_options: ClassVar = {"smooth_method": "exp", "smooth_value": None}
     description = "Sentence-level BLEU (sacrebleu's sentence_bleu: exponential smoothing, effective order)."
     homepage = "https://github.com/mjpost/sacrebleu"
     citation = "Papineni et al. 2002, BLEU, ACL, https://aclanthology.org/P02-1040"
@@ -37,7 +40,9 @@ class SentenceBLEU(Utility):
         tokenize: str = "13a",
         lowercase: bool = False,
         max_ngram_order: int = 4,
-        **options: Unpack[CommonOptions],
+        smooth_method: str = "exp",
+        smooth_value: float | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         if max_ngram_order < 1:
@@ -46,35 +51,43 @@ class SentenceBLEU(Utility):
 
         if tokenize not in BLEU.TOKENIZERS:
             raise ValueError(f"tokenize={tokenize!r} is unknown: choose one of {', '.join(sorted(BLEU.TOKENIZERS))}")
+        one_of(*BLEU.SMOOTH_DEFAULTS)("smooth_method", smooth_method)
+        usual = BLEU.SMOOTH_DEFAULTS[smooth_method]
+        if smooth_value is not None and usual is None:
+            raise ValueError(f"smooth_value={smooth_value} has no effect with smooth_method={smooth_method!r}")
         self.tokenize, self.lowercase, self.max_ngram_order = tokenize, lowercase, max_ngram_order
+        self.smooth_method, self.smooth_value = smooth_method, optional(number(0))("smooth_value", smooth_value)
+        self._smooth_value = float(usual or 0.0) if smooth_value is None else smooth_value
         self._bleu = BLEU(tokenize=tokenize, lowercase=lowercase, max_ngram_order=max_ngram_order, effective_order=True)
+
+    def prices(self) -> tuple[float, float]:
+        return STRING_PRICES
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Count the n-grams of all texts; see `ngrams`."""
-        return _BLEUKernel(words(self._bleu, table.texts), self.max_ngram_order)
+        split = words(self._bleu, table.texts)
+        lengths = np.fromiter((len(text) for text in split), dtype=np.float64, count=len(split))
+        counted = MatchTable([NGramCounts(split, self.max_ngram_order)])
 
+        def scores(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+            matches, totals = counted.matches(hypotheses, references), counted.totals[hypotheses]
+            return self._bleu_of(matches, totals, lengths[hypotheses], lengths[references])
 
-class _BLEUKernel:
-    def __init__(self, words: Sequence[Sequence[str]], order: int) -> None:
-        self.lengths = np.fromiter((len(text) for text in words), dtype=np.float64, count=len(words))
-        self.table = MatchTable([NGramCounts(words, order)])
+        return scores
 
-    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        matches = self.table.matches(hypotheses, references)
-        totals = self.table.totals[hypotheses]
-        return smoothed_bleu(matches, totals, self.lengths[hypotheses], self.lengths[references])
-
-
-def smoothed_bleu(matches: IntArray, totals: IntArray, length_h: FloatArray, length_r: FloatArray) -> FloatArray:
-    """Return (k,) BLEU from (k, n) matches and totals.
-
-    The s-th order without a match counts as 1 / (2^s · total).
-    """
-    counted = totals > 0
-    missed = counted & (matches == 0)
-    precision = np.where(missed, 0.5 ** np.cumsum(missed, axis=1), matches) / np.maximum(totals, 1)
-    logs = np.where(counted, np.log(np.where(counted, 100.0 * precision, 1.0)), 0.0)
-    mean_log = logs.sum(axis=1) / np.maximum(counted.sum(axis=1), 1)
-    safe = np.maximum(length_h, 1.0)
-    brevity = np.where(length_h < length_r, np.exp(1.0 - length_r / safe), 1.0)
-    return np.asarray(np.where(matches.any(axis=1), brevity * np.exp(mean_log), 0.0), dtype=np.float64)
+    def _bleu_of(self, matches: IntArray, totals: IntArray, length_h: FloatArray, length_r: FloatArray) -> FloatArray:
+        """Return (k,) BLEU from (k, n) matches and totals."""
+        any_match = matches.any(axis=1)
+        if self.smooth_method == "add-k":
+            added = self._smooth_value * (np.arange(matches.shape[1]) > 0)
+            matches, totals = matches + added, totals + added
+        counted = totals > 0
+        missed = counted & (matches == 0)
+        # "exp": the s-th order without a match counts as 1 / (2^s · total).
+        instead = 0.5 ** np.cumsum(missed, axis=1) if self.smooth_method == "exp" else self._smooth_value
+        precision = np.where(missed, instead, matches) / np.where(counted, totals, 1)
+        with np.errstate(divide="ignore"):  # a precision of 0 makes the score 0
+            logs = np.where(counted, np.log(np.where(counted, 100.0 * precision, 1.0)), 0.0)
+        mean_log = logs.sum(axis=1) / np.maximum(counted.sum(axis=1), 1)
+        brevity = np.where(length_h < length_r, np.exp(1.0 - length_r / np.maximum(length_h, 1.0)), 1.0)
+        return np.asarray(np.where(any_match, brevity * np.exp(mean_log), 0.0), dtype=np.float64)

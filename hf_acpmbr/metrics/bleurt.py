@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,13 +18,12 @@ from torch import nn
 from torch.nn import functional
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertEncoder, BertLayer, BertPooler
-from typing_extensions import Unpack
 
 from ..candidates import FloatArray, IntArray
-from ..scoring.batches import pad
+from ..scoring.batches import pad, padded
 from ..scoring.checkpoints import Fields, read_config, read_json, read_weights
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkOptions, NetworkUtility, padded
+from .network import NetworkUtility
 from .tokenization import NO_LIMIT
 
 _POSITIONS = 512  # of a config.json that does not say
@@ -54,7 +53,7 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
         "Pu et al. 2021, Learning compact metrics for MT, EMNLP, https://aclanthology.org/2021.emnlp-main.58"
     )
 
-    def __init__(self, checkpoint: str, *, max_length: int | None = None, **options: Unpack[NetworkOptions]) -> None:
+    def __init__(self, checkpoint: str, *, max_length: int | None = None, **options: Any) -> None:
         super().__init__(checkpoint, **options)
         if max_length is not None and max_length < _SPECIALS + 2:
             raise ValueError(f"max_length must be at least 5 (two texts and three special tokens), got {max_length}")

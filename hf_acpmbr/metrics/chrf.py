@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from typing_extensions import Unpack
 
 from ..candidates import FloatArray, IntArray
-from ..scoring.utility import CommonOptions, Kernel, Statistics, TextTable, Utility
-from .ngrams import MatchTable, NGramCounts
+from ..scoring.utility import Kernel, Statistics, TextTable, Utility
+from .ngrams import STRING_PRICES, MatchTable, NGramCounts
 
+_EPS = 1e-16  # sacrebleu's
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
@@ -24,6 +24,8 @@ class ChrF(Utility):
         beta: weight of recall.
         lowercase: ignore case.
         whitespace: keep spaces in the character n-grams.
+        eps_smoothing: average F over the orders, of which one without n-grams counts as next to nothing, as chrF++.py,
+            Moses and NLTK do; the default averages precision and recall over the orders that both texts have.
     """
 
     encodes_texts = True
@@ -32,6 +34,7 @@ class ChrF(Utility):
     scale = 100.0
     can_aggregate = True
     pairs_at_once: ClassVar[int | None] = 4096
+    quiet_options: ClassVar = {"eps_smoothing": False}
     description = "Character n-gram F-score (sacrebleu's sentence chrF)."
     homepage = "https://github.com/mjpost/sacrebleu"
     citation = "Popović 2015, chrF, WMT, https://aclanthology.org/W15-3049"
@@ -44,7 +47,8 @@ class ChrF(Utility):
         beta: float = 2.0,
         lowercase: bool = False,
         whitespace: bool = False,
-        **options: Unpack[CommonOptions],
+        eps_smoothing: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         if char_order < 1 or word_order < 0:
@@ -52,9 +56,12 @@ class ChrF(Utility):
         if not beta > 0:
             raise ValueError(f"beta must be positive, got {beta}")
         self.char_order, self.word_order, self.beta = char_order, word_order, float(beta)
-        self.lowercase, self.whitespace = lowercase, whitespace
+        self.lowercase, self.whitespace, self.eps_smoothing = lowercase, whitespace, eps_smoothing
         self.symmetric = beta == 1
         self.name = "chrf" + "+" * word_order
+
+    def prices(self) -> tuple[float, float]:
+        return STRING_PRICES
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Count the n-grams of all texts; see `ngrams`."""
@@ -65,7 +72,7 @@ class _ChrFKernel:
     def __init__(self, options: ChrF, texts: Sequence[str]) -> None:
         texts = [text.lower() for text in texts] if options.lowercase else texts
         characters = texts if options.whitespace else ["".join(text.split()) for text in texts]
-        self.beta2 = options.beta**2
+        self.beta2, self.eps_smoothing = options.beta**2, options.eps_smoothing
         self.counts = [NGramCounts(characters, options.char_order)]
         if options.word_order:
             self.counts.append(NGramCounts([_words(text) for text in texts], options.word_order))
@@ -90,14 +97,20 @@ class _ChrFKernel:
         return self._f_score(np.concatenate(matches, axis=2), total_h, total_r)
 
     def _f_score(self, matches: IntArray | FloatArray, total_h: IntArray, total_r: IntArray | FloatArray) -> FloatArray:
-        """Return F of the means over the orders both texts have (sacrebleu's effective order)."""
+        """Return F of the means over the orders both texts have, or with `eps_smoothing` the mean of F over all."""
         both = (total_h > 0) & (total_r > 0)
+        precision, recall = matches / np.maximum(total_h, 1), matches / np.where(total_r > 0, total_r, 1)
+        if self.eps_smoothing:
+            precision, recall = np.where(total_h > 0, precision, _EPS), np.where(total_r > 0, recall, _EPS)
+            return np.asarray(100.0 * np.where(precision + recall > 0, self._f(precision, recall), _EPS).mean(axis=-1))
         effective = np.maximum(both.sum(axis=-1), 1)
-        precision = np.where(both, matches / np.maximum(total_h, 1), 0.0).sum(axis=-1) / effective
-        recall = np.where(both, matches / np.where(both, total_r, 1), 0.0).sum(axis=-1) / effective
+        precision, recall = ((side * both).sum(axis=-1) / effective for side in (precision, recall))
+        return np.asarray(100.0 * self._f(precision, recall))
+
+    def _f(self, precision: FloatArray, recall: FloatArray) -> FloatArray:
         denominator = self.beta2 * precision + recall
         safe = np.where(denominator > 0, denominator, 1.0)
-        return np.asarray(100.0 * (1 + self.beta2) * precision * recall / safe, dtype=np.float64)
+        return np.asarray((1 + self.beta2) * precision * recall / safe)
 
 
 def _words(text: str) -> list[str]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..scoring.checkpoints import naming
-from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkOptions, NetworkUtility, TextVectors
+from ..scoring.utility import SENTENCE_TOKENS, Kernel, Statistics, TextTable
+from .network import NetworkUtility
 from .tokenization import NO_LIMIT, position_limit
 
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
-    from typing_extensions import Unpack
 
 _POOLINGS = ("mean", "cls", "max")
+_WIDTH = 768  # numbers of a vector, about
 
 
 class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
@@ -51,7 +51,7 @@ class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
         pooling: str | None = None,
         prefix: str | None = None,
         max_length: int | None = None,
-        **options: Unpack[NetworkOptions],
+        **options: Any,
     ) -> None:
         super().__init__(checkpoint, **options)
         if pooling is not None and pooling not in _POOLINGS:
@@ -59,6 +59,9 @@ class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
         if max_length is not None and max_length < 3:
             raise ValueError(f"max_length must be at least 3, got {max_length}")
         self.pooling, self.prefix, self.max_length = pooling, prefix, max_length
+
+    def prices(self) -> tuple[float, float]:
+        return _WIDTH / SENTENCE_TOKENS, float(self.parameters)
 
     def load(self) -> SentenceTransformer:
         try:
@@ -95,7 +98,7 @@ class _CosineKernel:
         self.texts, self.prefix, self.network = texts, utility.prefix, utility.network
         cut = {"truncation": True, "max_length": self.network.max_seq_length}
         rows = self.network.tokenizer(list(texts), **cut)["input_ids"] if texts else []
-        self.states = TextVectors(utility, [len(row) for row in rows], self._encode, statistics)
+        self.states = utility.of_each_text([len(row) for row in rows], self._encode, statistics)
 
     def _encode(self, texts: IntArray) -> torch.Tensor:
         """Return unit vectors: what the library's `encode` makes of one batch."""

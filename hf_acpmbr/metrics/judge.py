@@ -10,19 +10,18 @@ import string
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..scoring.checkpoints import naming
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkOptions, NetworkUtility
+from .network import NetworkUtility
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-    from typing_extensions import Unpack
 
     from ..types import Tokenizer
 
@@ -74,7 +73,7 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         answers: Mapping[str, float] | None = None,
         both_orders: bool = True,
         chat: bool | None = None,
-        **options: Unpack[NetworkOptions],
+        **options: Any,
     ) -> None:
         super().__init__(checkpoint, **options)
         if question not in _ASKED:
@@ -92,6 +91,9 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         self.symmetric = both_orders and not prefers
         self.scale = 1.0 if prefers else max(self.answers.values()) - min(self.answers.values())
         self._warned = False
+
+    def prices(self) -> tuple[float, float]:
+        return float(self.parameters * (2 if self.both_orders else 1)), 0.0
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import MT5ForConditionalGeneration
-from typing_extensions import Unpack
 
 from ..candidates import FloatArray, IntArray
+from ..scoring.batches import padded
 from ..scoring.checkpoints import checkpoint_folder, naming, read_config, read_weights, revision_of
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkOptions, NetworkUtility, padded
+from .network import NetworkUtility
 
 _TOKENIZER_FILES = ("spiece.model",)
 _WORST = 25.0  # the score of the worst translation
@@ -55,7 +55,7 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
         reference_free: bool | None = None,
         tokenizer: str | None = None,
         score_token: int = _SCORE_TOKEN,
-        **options: Unpack[NetworkOptions],
+        **options: Any,
     ) -> None:
         super().__init__(checkpoint, **options)
         name = checkpoint.lower()

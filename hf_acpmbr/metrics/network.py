@@ -5,43 +5,31 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from ..candidates import IntArray
 from ..config import describe, integer, optional
 from ..devices import checked_device, computes_in, default_device
-from ..scoring.batches import TokenBatches, pad
+from ..scoring.batches import TokenBatches
 from ..scoring.checkpoints import checkpoint_folder, revision_of
-from ..scoring.utility import CommonOptions, Statistics, Utility
+from ..scoring.utility import Statistics, Utility
 from .tokenization import SpecialTokens
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import Unpack
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _CPU_BATCH, _GPU_BATCH = 2048, 32768  # tokens; on a CPU larger batches only cost memory
 _LOADING = threading.RLock()  # the driver's two halves may both be the first to need a network
 N = TypeVar("N", bound="torch.nn.Module", covariant=True)
 Output = TypeVar("Output")
-
-
-class NetworkOptions(CommonOptions, total=False):
-    """The options that every network takes."""
-
-    device: str | None
-    dtype: str
-    batch_tokens: int | None
-    compile: bool
-    revision: str | None
-    name: str | None
-    parameters: int | None
+Item = TypeVar("Item")
 
 
 class NetworkUtility(Utility, Generic[N]):
@@ -78,7 +66,7 @@ class NetworkUtility(Utility, Generic[N]):
         revision: str | None = None,
         name: str | None = None,
         parameters: int | None = None,
-        **options: Unpack[CommonOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.checkpoint, self.revision, self.compile = checkpoint, revision, compile
@@ -176,6 +164,24 @@ class NetworkUtility(Utility, Generic[N]):
                 done = stack.enter_context(bar).update
             self.batches.run(lengths, forward, receive, statistics, done)
 
+    def of_each_text(
+        self,
+        lengths: Sequence[int],
+        forward: Callable[[IntArray], Sequence[torch.Tensor] | torch.Tensor],
+        statistics: Statistics,
+    ) -> Once[torch.Tensor]:
+        """Return what the network makes of each text: `forward` is given the numbers of a batch's texts."""
+        sizes = np.array(lengths, dtype=np.int64)
+
+        def compute(texts: IntArray) -> Iterable[torch.Tensor]:
+            found: dict[int, torch.Tensor] = {}
+            keep = lambda batch, items: found.update(zip(batch.tolist(), items, strict=True))  # noqa: E731
+            self.encode(sizes[texts], lambda batch: forward(texts[batch]), keep, statistics)
+            statistics.encoded += texts.size
+            return (found[k] for k in range(texts.size))
+
+        return Once(compute)
+
     def __getstate__(self) -> dict[str, object]:
         # What was loaded is found again from the checkpoint, so pickles stay small and stable.
         state = {**super().__getstate__(), "_network": None}
@@ -183,44 +189,15 @@ class NetworkUtility(Utility, Generic[N]):
         return {key: value for key, value in state.items() if key not in loaded}
 
 
-class TextVectors:
-    """What a network makes of each text, computed when first needed and kept.
+class Once(Generic[Item]):
+    """What `compute(keys)` makes of each key, one item per key, computed when it is first needed and kept."""
 
-    Args:
-        utility: the network's utility (device, batches, progress).
-        lengths: (T,) tokens of each text.
-        forward: given the numbers of a batch's texts, one item per text.
-        statistics: where to count.
-    """
+    def __init__(self, compute: Callable[[IntArray], Iterable[Item]]) -> None:
+        self._compute = compute
+        self._items: dict[int, Item] = {}
 
-    def __init__(
-        self,
-        utility: NetworkUtility[torch.nn.Module],
-        lengths: Sequence[int],
-        forward: Callable[[IntArray], Sequence[torch.Tensor] | torch.Tensor],
-        statistics: Statistics,
-    ) -> None:
-        self.utility, self.forward, self.statistics = utility, forward, statistics
-        self.lengths = np.array(lengths, dtype=np.int64)
-        self.items: dict[int, torch.Tensor] = {}
-
-    def get(self, texts: IntArray) -> list[torch.Tensor]:
-        """Return the items of texts."""
-        new = np.array([k for k in np.unique(texts).tolist() if k not in self.items], dtype=np.int64)
-        if new.size:
-
-            def keep(batch: IntArray, items: Sequence[torch.Tensor] | torch.Tensor) -> None:
-                self.items.update(zip(new[batch].tolist(), items, strict=True))
-
-            self.utility.encode(self.lengths[new], lambda b: self.forward(new[b]), keep, self.statistics)
-            self.statistics.encoded += new.size
-        return [self.items[k] for k in texts.tolist()]
-
-
-def padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str) -> dict[str, torch.Tensor]:
-    """Return transformers' inputs: (B, L) ids filled up with `pad_id`, and a mask that is 1 for tokens."""
-    import torch
-
-    sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    mask = (np.arange(sizes.max()) < sizes[:, None]).astype(np.int64)
-    return {"input_ids": pad(rows, pad_id, device), "attention_mask": torch.from_numpy(mask).to(device)}
+    def get(self, keys: IntArray) -> list[Item]:
+        """Return the items of keys."""
+        if new := [key for key in np.unique(keys).tolist() if key not in self._items]:
+            self._items.update(zip(new, self._compute(np.array(new)), strict=True))
+        return [self._items[key] for key in keys.tolist()]

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.ter import TER
 
+# Prices per pair and per text (see `Utility.price_per_pair`) from CPU seconds: on 256 candidates of 112 characters a
+# pair took 0.4 µs (chrF) and 0.3 µs (BLEU), a text 67 and 34 µs; a pair of the embedded networks takes 1 to 1.6 ns
+# per parameter.
+STRING_PRICES = (400.0, 50_000.0)
 Symbols = Sequence[str]  # a text as characters or as words
 # Nanoseconds, measured on candidates of 30 to 2,000 characters: for a cell of a dense product times its features, a
 # feature that two texts share in a sparse product, a cell of its result, a feature of a pair on its own.

@@ -1,9 +1,9 @@
 """Pairs → scores: what a utility is, how it is loaded and asked, and the driver that asks for many sources."""
 
-from .adapters import MatrixUtility
+from .adapters import MatrixUtility, metric_class
 from .engine import Scorer
 from .load import Partner, UtilityLike, UtilitySpec, as_utility, available_utilities, distilled_partners, load_utility
-from .together import Ask, Asks, Meter, Question, Source, Steps, decide_together
+from .together import Ask, Asks, Meter, Source, Steps, decide_together
 from .utility import NEUTRAL_OPTIONS, AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "MatrixUtility",
     "Meter",
     "Partner",
-    "Question",
     "Scorer",
     "Source",
     "Statistics",
@@ -30,4 +29,5 @@ __all__ = [
     "decide_together",
     "distilled_partners",
     "load_utility",
+    "metric_class",
 ]

@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,16 @@ import numpy.typing as npt
 from ..candidates import FloatArray, IntArray
 from ..config import describe
 from .fingerprint import digest
-from .utility import CommonOptions, Kernel, Statistics, TextTable, Utility
+from .utility import Kernel, Statistics, TextTable, Utility
 
 if TYPE_CHECKING:
     import evaluate
-    from typing_extensions import Unpack
 
 _PER_PAIR_KEYS = ("scores", "f1", "score")
 _INPUTS = """
 Args:
     predictions: list of str, the hypotheses.
-    references: list of str, one for each prediction (absent for reference-free metrics).
+    references: list of str, or of lists with one str, one for each prediction (absent for reference-free metrics).
     sources: list of str, what was translated (only for metrics that need it).
 Returns:
     scores: list of float, one for each prediction.
@@ -67,7 +66,7 @@ class FunctionUtility(Utility):
         needs_source: bool | None = None,
         parameters: int = 0,
         device: str = "cpu",
-        **options: Unpack[CommonOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         if not callable(function):
@@ -82,7 +81,9 @@ class FunctionUtility(Utility):
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
         self.higher_is_better, self.symmetric = higher_is_better, symmetric
         self.scale, self.scale_known = (1.0, False) if scale is None else (float(scale), True)
-        parameter = _parameter(function, "sources")
+        parameter = None
+        with suppress(TypeError, ValueError):  # builtins without a signature
+            parameter = inspect.signature(function).parameters.get("sources")
         required = parameter is not None and parameter.default is inspect.Parameter.empty
         self.needs_source = required if needs_source is None else needs_source
         self.takes_source = parameter is not None
@@ -130,13 +131,6 @@ def _plain(values: object) -> object:
     return [_plain(value) for value in values] if isinstance(values, (list, tuple)) else values
 
 
-def _parameter(function: Callable[..., object], name: str) -> inspect.Parameter | None:
-    try:
-        return inspect.signature(function).parameters.get(name)
-    except (TypeError, ValueError):  # builtins without a signature
-        return None
-
-
 class EvaluateUtility(Utility):
     """The per-pair field of an `evaluate` module.
 
@@ -163,12 +157,16 @@ class EvaluateUtility(Utility):
         parameters: int = 0,
         compute_options: Mapping[str, object] | None = None,
         trust_remote_code: bool = False,
-        **options: Unpack[CommonOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self._loaded_from = module if isinstance(module, str) else None
         if isinstance(module, str):
-            check_trust(module, trust_remote_code)
+            if trust_remote_code is not True:
+                raise ValueError(
+                    f"{module!r} is a program that would run here: read it, and give trust_remote_code=True "
+                    "(--trust-remote-code) if you trust it"
+                )
             from evaluate import load
 
             module = load(module)
@@ -179,7 +177,8 @@ class EvaluateUtility(Utility):
         self.scale, self.scale_known = (1.0, False) if scale is None else (float(scale), True)
         self.parameters, self.trust_remote_code = parameters, trust_remote_code
         self.compute_options = dict(compute_options or {})
-        fields = _feature_names(module)
+        features = module.features
+        fields = set(features[0] if isinstance(features, list) else features)
         self.needs_source, self.needs_reference = "sources" in fields, "references" in fields
         self.name = str(module.name)
         self.description, self.citation = str(module.description), str(module.citation)
@@ -237,20 +236,6 @@ class EvaluateUtility(Utility):
         )
 
 
-def check_trust(module: str, trust_remote_code: bool) -> None:
-    """Refuse to run a program that nobody has said to be trusted."""
-    if trust_remote_code is not True:
-        raise ValueError(
-            f"{module!r} is a program that would run here: read it, and give trust_remote_code=True "
-            "(--trust-remote-code) if you trust it"
-        )
-
-
-def _feature_names(module: evaluate.EvaluationModule) -> set[str]:
-    features = module.features
-    return set(features[0] if isinstance(features, list) else features)
-
-
 class MatrixUtility(Utility):
     """Looks scores up in an (N, M) matrix by text, and counts them as calls.
 
@@ -277,7 +262,7 @@ class MatrixUtility(Utility):
         scale: float = 1.0,
         parameters: int = 0,
         device: str = "cpu",
-        **options: Unpack[CommonOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.matrix: FloatArray = np.asarray(matrix, dtype=np.float64)
@@ -305,6 +290,8 @@ class MatrixUtility(Utility):
             higher_is_better=utility.higher_is_better,
             scale=utility.scale,
             parameters=utility.parameters,
+            price_per_pair=utility.price_per_pair,
+            price_per_text=utility.price_per_text,
         )
 
     def settings(self) -> dict[str, object]:
@@ -335,51 +322,65 @@ def _positions(texts: Sequence[str], size: int, name: str) -> dict[str, int]:
     return index
 
 
-def metric_of(utility: Utility) -> evaluate.Metric:
-    """Make the `evaluate.Metric` whose compute() is the utility."""
-    return _metric_class()(utility)
-
-
 @functools.cache
-def _metric_class() -> type[evaluate.Metric]:
-    """Define the class when it is first needed, since its base is evaluate's."""
+def metric_class() -> type[evaluate.Metric]:
+    """Return the class of the `evaluate` metrics that utilities are; its base takes seconds to import.
+
+    It is made of a utility, and takes the options of `evaluate.Metric`. References may be lists of one text each, as
+    many of evaluate's own metrics want them.
+    """
     import datasets
     import evaluate
 
     class UtilityMetric(evaluate.Metric):  # type: ignore[misc]
         """`compute(predictions=, references=, sources=)` through the utility's engine."""
 
-        def __init__(self, utility: Utility) -> None:
+        def __init__(self, utility: Utility, **options: Any) -> None:
             self.utility = utility
-            super().__init__(keep_in_memory=True)
+            super().__init__(**options)
 
         def _info(self) -> evaluate.MetricInfo:
-            fields = ["predictions"]
-            if self.utility.needs_reference:
-                fields.append("references")
-            if self.utility.needs_source:
-                fields.append("sources")
+            needed = {"references": self.utility.needs_reference, "sources": self.utility.needs_source}
+            fields = ["predictions", *(name for name, is_needed in needed.items() if is_needed)]
             return evaluate.MetricInfo(
                 description=self.utility.description,
                 citation=self.utility.citation,
                 homepage=self.utility.homepage,
                 inputs_description=_INPUTS,
-                features=datasets.Features({field: datasets.Value("string") for field in fields}),
+                features=datasets.Features({name: datasets.Value("string") for name in fields}),
             )
 
         @property
         def name(self) -> str:
             return self.utility.name
 
-        def add(self, *, prediction: str | None = None, reference: str | None = None, **kwargs: str) -> None:
+        def add(self, *, prediction: str | None = None, reference: Any = None, **kwargs: str) -> None:
             """One pair, as a batch of one: datasets 4 writes batches before the single examples that came earlier."""
             given = {"predictions": prediction, "references": reference, **kwargs}
             self.add_batch(**{name: [text] for name, text in given.items() if text is not None})
 
+        def add_batch(self, *, references: Any = None, **batch: Any) -> None:
+            """Several pairs."""
+            if references is not None:
+                references = [self._single(k, given) for k, given in enumerate(references)]
+            super().add_batch(references=references, **batch)
+
+        def _single(self, position: int, given: Any) -> Any:
+            if not isinstance(given, (list, tuple)):
+                return given
+            if len(given) != 1:
+                raise ValueError(
+                    f"references[{position}] has {len(given)} texts, and {self.name} compares with one: score each "
+                    "in a call of its own"
+                )
+            return given[0]
+
         def _compute(
             self, predictions: list[str], references: list[str] | None = None, sources: list[str] | None = None
         ) -> dict[str, list[float] | float]:
+            if not predictions:
+                raise ValueError(f"predictions is empty: {self.name} has no mean of nothing, so give at least one text")
             scores = self.utility.score(predictions, references, sources)
-            return {"scores": scores.tolist(), "mean_score": float(np.mean(scores)) if scores.size else float("nan")}
+            return {"scores": scores.tolist(), "mean_score": float(scores.mean())}
 
     return UtilityMetric

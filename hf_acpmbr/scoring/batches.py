@@ -56,8 +56,6 @@ class TokenBatches:
             try:
                 result = forward(batch)
             except RuntimeError as error:
-                if not _is_out_of_memory(error):
-                    raise
                 self._shrink(batch.size, longest, statistics, error)
                 continue
             receive(batch, result)
@@ -79,6 +77,8 @@ class TokenBatches:
     def _shrink(self, rows: int, longest: int, statistics: Statistics, error: RuntimeError) -> None:
         import torch
 
+        if not isinstance(error, torch.OutOfMemoryError) and not any(w in str(error).lower() for w in _NO_MEMORY):
+            raise error
         statistics.out_of_memory += 1
         if rows == 1:
             raise RuntimeError(
@@ -86,25 +86,18 @@ class TokenBatches:
                 "dtype='float16' or another device"
             ) from error
         self.batch_tokens = longest * (rows // 2)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        if torch.accelerator.is_available():  # before 2.9 only CUDA's own module empties its cache
+            getattr(torch.accelerator, "empty_cache", torch.cuda.empty_cache)()
 
 
 def pad(rows: Sequence[Sequence[int]], value: int, device: torch.device | str) -> torch.Tensor:
-    """(B, L) ids filled up with `value`."""
+    """Return (B, L) ids filled up with `value`."""
     import torch
 
     width = max(map(len, rows))
-    out = np.full((len(rows), width), value, dtype=np.int64)
-    for position, row in enumerate(rows):
-        out[position, : len(row)] = row
-    return torch.from_numpy(out).to(device)
+    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], device=device)
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    import torch
-
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    message = str(error).lower()
-    return any(words in message for words in _NO_MEMORY)
+def padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str) -> dict[str, torch.Tensor]:
+    """Return transformers' inputs: (B, L) ids filled up with `pad_id`, and a mask that is 1 for tokens."""
+    return {"input_ids": pad(rows, pad_id, device), "attention_mask": pad([[1] * len(row) for row in rows], 0, device)}

@@ -74,18 +74,17 @@ class Scorer:
         """The metric over these texts; made when the first pair is not answered by the cache."""
         return self.utility.kernel(TextTable(self.texts, self.sources, self.reference_counts), self.statistics)
 
-    def __call__(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """Return (k,) float64 scores of hypotheses[rows] against references[columns]."""
-        return self.score(rows, columns)
+    def __call__(self, rows: IntArray, columns: IntArray, sources: IntArray | None = None) -> FloatArray:
+        """Return (k,) float64 scores of hypotheses[rows] against references[columns].
 
-    def score(self, rows: IntArray, columns: IntArray, sources: IntArray | None = None) -> FloatArray:
-        """Score pairs; of several sources, with the index of each pair's source."""
-        lookup = Lookup(self, self.keys(rows, columns, sources))
+        Of several sources, `sources` has the index of each pair's.
+        """
+        lookup = Lookup(self, rows, columns, sources)
         while lookup.blocks:
             lookup.compute()
         return lookup.answers()
 
-    def keys(self, rows: IntArray, columns: IntArray, sources: IntArray | None = None) -> IntArray:
+    def keys(self, rows: IntArray, columns: IntArray, sources: IntArray | None) -> IntArray:
         """Return one number per pair of texts (and source): the same pair has the same one."""
         h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
         r = np.zeros_like(h)
@@ -152,14 +151,14 @@ class Lookup:
     run that is killed keeps what it has paid for.
 
     Args:
-        keys: what `Scorer.keys` returned.
+        rows, columns, sources: the pairs, as `Scorer.__call__` takes them.
 
     Attributes:
         blocks: what is left to compute, as places among the new pairs.
     """
 
-    def __init__(self, scorer: Scorer, keys: IntArray) -> None:
-        self.scorer = scorer
+    def __init__(self, scorer: Scorer, rows: IntArray, columns: IntArray, sources: IntArray | None = None) -> None:
+        self.scorer, keys = scorer, scorer.keys(rows, columns, sources)
         scorer.statistics.requested += keys.size
         self._wanted, self._inverse = keys, None
         if keys.size > 1 and not np.all(keys[1:] > keys[:-1]):
@@ -268,7 +267,7 @@ def score_aligned(
         h, r, s = (_number(t[part], index, "texts") for t, index in zip((hypotheses, refs, srcs), indexes, strict=True))
         unique = [list(index) for index in indexes]
         scorer = Scorer(utility, unique[0], unique[1], unique[2] if reads_sources else None, np.bincount(r))
-        out[part] = scorer.score(h, r, s if reads_sources else None)
+        out[part] = scorer(h, r, s if reads_sources else None)
     return out
 
 

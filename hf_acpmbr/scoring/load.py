@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..config import Configured, describe, flag, number, plain
 from ..types import EvaluateModule, ScoreObject
@@ -30,101 +30,78 @@ _MILLION = 10**6
 _SCALE = number(0, above=True)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Where a utility's class is found.
+class Entry(NamedTuple):
+    """Where a utility's class is, "module:Class" inside hf_acpmbr, and the options that make this name out of it."""
 
-    Args:
-        module: module in `hf_acpmbr`, imported when the utility is asked for.
-        factory: its class.
-        options: arguments that make this name out of the class (such as the checkpoint).
-    """
-
-    module: str
-    factory: str
-    options: dict[str, object] = field(default_factory=dict)
+    place: str
+    options: Mapping[str, object] = {}
 
 
-def _network(module: str, factory: str, checkpoint: str, millions: float | None = None, **options: object) -> Entry:
+def _network(place: str, checkpoint: str, millions: float | None = None, **options: object) -> Entry:
     parameters = None if millions is None else round(millions * _MILLION)
-    return Entry(module, factory, {"checkpoint": checkpoint, "parameters": parameters, **options})
+    return Entry(place, {"checkpoint": checkpoint, "parameters": parameters, **options})
 
 
-def _bleurt(checkpoint: str, millions: float | None = None) -> Entry:
-    return _network("metrics.bleurt", "BLEURT", checkpoint, millions)
-
-
-def _comet(checkpoint: str, millions: float | None = None, **options: object) -> Entry:
-    return _network("metrics.comet.regression", "COMET", checkpoint, millions, **options)
-
-
-def _unified(checkpoint: str, millions: float | None = None, **options: object) -> Entry:
-    return _network("metrics.comet.unified", "UnifiedMetric", checkpoint, millions, **options)
-
-
-def _metricx(checkpoint: str, millions: float, **options: object) -> Entry:
-    return _network("metrics.metricx", "MetricX", f"google/metricx-{checkpoint}", millions, **options)
-
-
+_BLEURT, _METRICX = "metrics.bleurt:BLEURT", "metrics.metricx:MetricX"
+_COMET, _UNIFIED = "metrics.comet.regression:COMET", "metrics.comet.unified:UnifiedMetric"
+_QE = {"reference_free": True}
+_FUNCTION, _EVALUATE = "scoring.adapters:FunctionUtility", "scoring.adapters:EvaluateUtility"
+# What a metric of somebody else's may say about itself, by an attribute of this name.
+_SAID_BY_OBJECTS = (
+    *("higher_is_better", "scale", "symmetric", "needs_source", "parameters"),
+    *("price_per_pair", "price_per_text"),
+)
+_WRITES = {"cache", "cache_required"}  # options about a file that is written
 UTILITIES: dict[str, Entry] = {
-    "chrf": Entry("metrics.chrf", "ChrF"),
-    "chrf++": Entry("metrics.chrf", "ChrF", {"word_order": 2}),
-    "bleu": Entry("metrics.bleu", "SentenceBLEU"),
-    "ter": Entry("metrics.ter", "TER"),
-    "bleurt-20": _bleurt("lucadiliello/BLEURT-20", 579),
-    "bleurt-20-d12": _bleurt("lucadiliello/BLEURT-20-D12", 167),
-    "bleurt-20-d6": _bleurt("lucadiliello/BLEURT-20-D6", 45),
-    "bleurt-20-d3": _bleurt("lucadiliello/BLEURT-20-D3", 30),
-    "bleurt-tiny-128": _bleurt("lucadiliello/bleurt-tiny-128"),
-    "bleurt-tiny-512": _bleurt("lucadiliello/bleurt-tiny-512"),
-    "bleurt-base-128": _bleurt("lucadiliello/bleurt-base-128"),
-    "bleurt-base-512": _bleurt("lucadiliello/bleurt-base-512"),
-    "bleurt-large-128": _bleurt("lucadiliello/bleurt-large-128"),
-    "bleurt-large-512": _bleurt("lucadiliello/bleurt-large-512"),
-    "comet": _comet("Unbabel/wmt22-comet-da", 581),
-    "comet-20": _comet("Unbabel/wmt20-comet-da"),
-    "comet-qe-20": _comet("Unbabel/wmt20-comet-qe-da", reference_free=True),
-    "cometkiwi": _network(
-        "metrics.comet.unified", "UnifiedMetric", "Unbabel/wmt22-cometkiwi-da", 565, reference_free=True
-    ),
-    "cometkiwi-xl": _network(
-        "metrics.comet.unified", "UnifiedMetric", "Unbabel/wmt23-cometkiwi-da-xl", 3500, reference_free=True
-    ),
-    "cometkiwi-xxl": _network(
-        "metrics.comet.unified", "UnifiedMetric", "Unbabel/wmt23-cometkiwi-da-xxl", 10700, reference_free=True
-    ),
-    "unite": _unified("Unbabel/wmt22-unite-da", reference_free=False),
-    "xcomet-xl": _unified("Unbabel/XCOMET-XL", 3500, reference_free=False),
-    "xcomet-xxl": _unified("Unbabel/XCOMET-XXL", 10700, reference_free=False),
-    "xcomet-lite": _network(
-        "metrics.comet.unified", "UnifiedMetric", "myyycroft/XCOMET-lite", 278, reference_free=False
-    ),
-    "metricx-24": _metricx("24-hybrid-large-v2p6", 1230),
-    "metricx-24-xl": _metricx("24-hybrid-xl-v2p6", 3700),
-    "metricx-24-xxl": _metricx("24-hybrid-xxl-v2p6", 13000),
-    "metricx-24-qe": _metricx("24-hybrid-large-v2p6", 1230, reference_free=True),
-    "metricx-23": _metricx("23-large-v2p0", 1230),
-    "metricx-23-xl": _metricx("23-xl-v2p0", 3700),
-    "metricx-23-xxl": _metricx("23-xxl-v2p0", 13000),
-    "metricx-23-qe": _metricx("23-qe-large-v2p0", 1230),
-    "bertscore": _network("metrics.bertscore", "BERTScore", "google-bert/bert-base-multilingual-cased"),
+    "chrf": Entry("metrics.chrf:ChrF"),
+    "chrf++": Entry("metrics.chrf:ChrF", {"word_order": 2}),
+    "bleu": Entry("metrics.bleu:SentenceBLEU"),
+    "ter": Entry("metrics.ter:TER"),
+    "bleurt-20": _network(_BLEURT, "lucadiliello/BLEURT-20", 579),
+    "bleurt-20-d12": _network(_BLEURT, "lucadiliello/BLEURT-20-D12", 167),
+    "bleurt-20-d6": _network(_BLEURT, "lucadiliello/BLEURT-20-D6", 45),
+    "bleurt-20-d3": _network(_BLEURT, "lucadiliello/BLEURT-20-D3", 30),
+    **{
+        f"bleurt-{size}-{length}": _network(_BLEURT, f"lucadiliello/bleurt-{size}-{length}")
+        for size in ("tiny", "base", "large")
+        for length in (128, 512)
+    },
+    "comet": _network(_COMET, "Unbabel/wmt22-comet-da", 581),
+    "comet-20": _network(_COMET, "Unbabel/wmt20-comet-da"),
+    "comet-qe-20": _network(_COMET, "Unbabel/wmt20-comet-qe-da", **_QE),
+    "cometkiwi": _network(_UNIFIED, "Unbabel/wmt22-cometkiwi-da", 565, **_QE),
+    "cometkiwi-xl": _network(_UNIFIED, "Unbabel/wmt23-cometkiwi-da-xl", 3500, **_QE),
+    "cometkiwi-xxl": _network(_UNIFIED, "Unbabel/wmt23-cometkiwi-da-xxl", 10700, **_QE),
+    "unite": _network(_UNIFIED, "Unbabel/wmt22-unite-da", reference_free=False),
+    "xcomet-xl": _network(_UNIFIED, "Unbabel/XCOMET-XL", 3500, reference_free=False),
+    "xcomet-xxl": _network(_UNIFIED, "Unbabel/XCOMET-XXL", 10700, reference_free=False),
+    "xcomet-lite": _network(_UNIFIED, "myyycroft/XCOMET-lite", 278, reference_free=False),
+    "metricx-24": _network(_METRICX, "google/metricx-24-hybrid-large-v2p6", 1230),
+    "metricx-24-xl": _network(_METRICX, "google/metricx-24-hybrid-xl-v2p6", 3700),
+    "metricx-24-xxl": _network(_METRICX, "google/metricx-24-hybrid-xxl-v2p6", 13000),
+    "metricx-24-qe": _network(_METRICX, "google/metricx-24-hybrid-large-v2p6", 1230, **_QE),
+    "metricx-23": _network(_METRICX, "google/metricx-23-large-v2p0", 1230),
+    "metricx-23-xl": _network(_METRICX, "google/metricx-23-xl-v2p0", 3700),
+    "metricx-23-xxl": _network(_METRICX, "google/metricx-23-xxl-v2p0", 13000),
+    "metricx-23-qe": _network(_METRICX, "google/metricx-23-qe-large-v2p0", 1230, **_QE),
+    "bertscore": _network("metrics.bertscore:BERTScore", "google-bert/bert-base-multilingual-cased"),
     "embedding-cosine": _network(
-        "metrics.embedding", "EmbeddingCosine", "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", 118
+        "metrics.embedding:EmbeddingCosine", "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", 118
     ),
-    "embedded": _bleurt(str(_EMBEDDED / "utility")),
-    "embedded-d1": _bleurt(str(_EMBEDDED / "utility-d1")),
-    "embedded-d2": _bleurt(str(_EMBEDDED / "utility-d2")),
+    "embedded": _network(_BLEURT, str(_EMBEDDED / "utility")),
+    "embedded-d1": _network(_BLEURT, str(_EMBEDDED / "utility-d1")),
+    "embedded-d2": _network(_BLEURT, str(_EMBEDDED / "utility-d2")),
 }
 
-# Checkpoint folders by config.json's model_type: (module, factory).
-KINDS: dict[str, tuple[str, str]] = {"bleurt": ("metrics.bleurt", "BLEURT"), "mt5": ("metrics.metricx", "MetricX")}
-# COMET folders by hparams.yaml's class_identifier: (module, factory, options).
-COMET_KINDS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "regression_metric": ("metrics.comet.regression", "COMET", {}),
-    "referenceless_regression_metric": ("metrics.comet.regression", "COMET", {"reference_free": True}),
-    "ranking_metric": ("metrics.comet.regression", "RankingMetric", {}),
-    "unified_metric": ("metrics.comet.unified", "UnifiedMetric", {}),
-    "xcomet_metric": ("metrics.comet.unified", "UnifiedMetric", {"reference_free": False}),
+# What the files of a folder say it is: config.json's model_type, or hparams.yaml's class_identifier (COMET).
+_KINDS: dict[str, Entry] = {
+    "bleurt": Entry(_BLEURT),
+    "mt5": Entry(_METRICX),
+    "regression_metric": Entry(_COMET),
+    "referenceless_regression_metric": Entry(_COMET, _QE),
+    "ranking_metric": Entry("metrics.comet.regression:RankingMetric"),
+    "unified_metric": Entry(_UNIFIED),
+    "xcomet_metric": Entry(_UNIFIED, {"reference_free": False}),
 }
 
 
@@ -189,20 +166,22 @@ def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: ob
         name: see `available_utilities()`; hub ids and folders in the public checkpoint formats work too.
         trust_remote_code: allow what runs a program from elsewhere: the script of an `evaluate` module.
         options: of the utility; networks take `device=`, `dtype=`, `batch_tokens=`, `compile=`, all take `cache=`
-            (a file that keeps scores between runs), `cache_required=` and `progress=`.
+            (a file that keeps scores between runs), `cache_required=`, `progress=`, `price_per_pair=` and
+            `price_per_text=`.
     """
     if not isinstance(name, str):
         raise TypeError(f"load_utility takes a name, got {type(name).__name__}: use as_utility for objects")
     known = name.lower()
-    entry = UTILITIES.get(known) or _from_table(known) or _from_path(name) or _from_hub(name)
-    if entry is None:
-        raise ValueError(_unknown(name))
+    by_id = (entry for entry in UTILITIES.values() if str(entry.options.get("checkpoint")).lower() == known)
+    entry = UTILITIES.get(known) or next(by_id, None) or _look_at(name)
     fixed = dict(entry.options)
     if known in UTILITIES and "checkpoint" in fixed:
         fixed["name"] = known
-    if entry.factory == "EvaluateUtility":
+    if "checkpoint" in options:
+        fixed.pop("parameters", None)  # of the table's own checkpoint
+    if "module" in fixed:
         fixed["trust_remote_code"] = trust_remote_code
-    utility = _make(name, entry.module, entry.factory, options, **fixed)
+    utility = _make(name, entry.place, options, **fixed)
     utility.loaded_as = (name, options)  # without the trust, which every later load has to be given
     return utility
 
@@ -215,95 +194,64 @@ def as_utility(utility: object, /, *, trust_remote_code: bool = False, **options
     if isinstance(utility, Utility):
         if options:
             raise ValueError(f"options {sorted(options)} have no effect on a ready utility: set them when making it")
-        return _checked(utility)
+        # Others would make expected utilities and errors meaningless.
+        flag(f"higher_is_better of utility {utility.name!r}", utility.higher_is_better)
+        _SCALE(f"scale of utility {utility.name!r}", utility.scale)
+        return utility
+    kind = type(utility).__name__
     if isinstance(utility, ScoreObject):
-        return _from_score_object(utility, options)
+        said = {key: getattr(utility, key) for key in _SAID_BY_OBJECTS if hasattr(utility, key)}
+        # Such objects often have a torch.device and a version that is a number.
+        texts = {key: getattr(utility, key, None) for key in ("name", "version", "device")}
+        said |= {key: str(value) for key, value in texts.items() if value is not None}
+        made = _make(kind, _FUNCTION, {**said, **options}, function=utility.score)
+        if "name" not in said and "name" not in options:
+            made.name = kind
+        return made
     if isinstance(utility, EvaluateModule):
-        return _make(type(utility).__name__, "scoring.adapters", "EvaluateUtility", options, module=utility)
+        return _make(kind, _EVALUATE, options, module=utility)
     if callable(utility):
-        name = getattr(utility, "__name__", type(utility).__name__)
-        return _make(name, "scoring.adapters", "FunctionUtility", options, function=utility)
+        return _make(getattr(utility, "__name__", kind), _FUNCTION, options, function=utility)
     raise TypeError(
-        f"{type(utility).__name__} is not a utility: give a name, an evaluate module, a callable "
-        "f(hypotheses, references) or an object with score(hypotheses, references, sources=None) and higher_is_better"
+        f"{kind} is not a utility: give a name, an evaluate module, a callable f(hypotheses, references) or an object "
+        "with score(hypotheses, references, sources=None) and higher_is_better"
     )
 
 
-def _make(name: str, module: str, factory: str, options: Mapping[str, object], /, **fixed: object) -> Utility:
+def _make(name: str, place: str, options: Mapping[str, object], /, **fixed: object) -> Utility:
     """Import a utility's class and make the object, after a check of the options that the user gave."""
+    module, factory = place.split(":")
     cls = getattr(importlib.import_module(f"..{module}", __package__), factory)
     check_options(f"utility {name!r}", cls, options)
-    made: Utility = cls(**{**fixed, **options})
-    return _checked(made)
+    return as_utility(cls(**{**fixed, **options}))
 
 
-def _checked(utility: Utility) -> Utility:
-    """Refuse a direction or a scale that would make expected utilities and errors meaningless."""
-    flag(f"higher_is_better of utility {utility.name!r}", utility.higher_is_better)
-    _SCALE(f"scale of utility {utility.name!r}", utility.scale)
-    return utility
-
-
-def _from_score_object(utility: ScoreObject, options: Mapping[str, object]) -> Utility:
-    known: dict[str, object] = {
-        key: getattr(utility, key)
-        for key in ("higher_is_better", "scale", "symmetric", "needs_source", "parameters")
-        if hasattr(utility, key)
-    }
-    # Such objects often have a torch.device and a version that is a number.
-    texts = {key: getattr(utility, key, None) for key in ("name", "version", "device")}
-    known |= {key: str(value) for key, value in texts.items() if value is not None}
-    kind = type(utility).__name__
-    made = _make(kind, "scoring.adapters", "FunctionUtility", {**known, **options}, function=utility.score)
-    if "name" not in known and "name" not in options:
-        made.name = kind
-    return made
-
-
-def _from_table(name: str) -> Entry | None:
-    """The table's line for a checkpoint it knows by hub id."""
-    return next((entry for entry in UTILITIES.values() if str(entry.options.get("checkpoint")).lower() == name), None)
-
-
-def _from_path(name: str) -> Entry | None:
-    """A folder in a public checkpoint format, or an `evaluate` script."""
-    path = Path(name).expanduser()
-    script = path / f"{path.name}.py" if path.is_dir() else path
-    if script.suffix == ".py" and script.is_file():
-        return Entry("scoring.adapters", "EvaluateUtility", {"module": str(path)})
-    return _from_folder(path, str(path)) if path.is_dir() else None
-
-
-def _from_hub(name: str) -> Entry | None:
-    """A checkpoint of a known format that the table does not name; its small files say what it is."""
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        return None
-    try:
-        folder = checkpoint_folder(name, ("config.json", "hparams.yaml"))
-    except Exception as error:  # whatever the hub's client raises for unknown, gated or unreachable repositories
-        raise ValueError(f"{_unknown(name)} (as a hub id it cannot be reached: {error})") from error
-    return _from_folder(folder, name)
-
-
-def _from_folder(folder: Path, checkpoint: str) -> Entry | None:
+def _look_at(name: str) -> Entry:
+    """Find out what a path or hub id is that no table names: an `evaluate` script, or what its small files say."""
     from ..metrics.comet.hparams import CometHparams, is_hub_mixin
 
-    if (folder / "hparams.yaml").is_file() or is_hub_mixin(folder):
-        module, factory, options = COMET_KINDS[CometHparams.read_class(folder)]
-        return Entry(module, factory, {"checkpoint": checkpoint, **options})
-    if not (folder / "config.json").is_file():
-        return None
-    model_type = str(read_config(folder).get("model_type", ""))
-    if model_type not in KINDS:
-        raise PlainEncoder(checkpoint, model_type)
-    module, factory = KINDS[model_type]
-    return Entry(module, factory, {"checkpoint": checkpoint})
-
-
-def _unknown(name: str) -> str:
+    folder = Path(name).expanduser()
+    script = folder / f"{folder.name}.py" if folder.is_dir() else folder
+    if script.suffix == ".py" and script.is_file():
+        return Entry(_EVALUATE, {"module": str(folder)})
+    checkpoint = str(folder)
     close = difflib.get_close_matches(name.lower(), UTILITIES, n=3)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known names: {', '.join(UTILITIES)}"
-    return f"unknown utility {name!r}: {hint} Hub ids, checkpoint folders and evaluate scripts are accepted too"
+    unknown = f"unknown utility {name!r}: {hint} Hub ids, checkpoint folders and evaluate scripts are accepted too"
+    if not folder.is_dir() and name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        try:
+            folder, checkpoint = checkpoint_folder(name, ("config.json", "hparams.yaml")), name
+        except Exception as error:  # whatever the hub's client raises for unknown, gated or unreachable repositories
+            raise ValueError(f"{unknown} (as a hub id it cannot be reached: {error})") from error
+    if (folder / "hparams.yaml").is_file() or is_hub_mixin(folder):
+        kind = CometHparams.read_class(folder)
+    elif (folder / "config.json").is_file():
+        kind = str(read_config(folder).get("model_type", ""))
+    else:
+        raise ValueError(unknown)
+    if kind not in _KINDS:
+        raise PlainEncoder(checkpoint, kind)
+    return Entry(_KINDS[kind].place, {"checkpoint": checkpoint, **_KINDS[kind].options})
 
 
 @dataclass(frozen=True)
@@ -349,7 +297,12 @@ class UtilitySpec(Configured):
 
     @classmethod
     def check(cls, name: str, value: object) -> UtilitySpec:
-        """The check of a field that holds a utility."""
+        """The check of a recipe's field that holds a utility: as JSON from elsewhere it cannot name files to write."""
+        if isinstance(value, Mapping) and (chosen := sorted(_WRITES & value.keys())):
+            raise ValueError(
+                f"{name} has {' and '.join(chosen)}, and a recipe does not choose files to write: remove it there and "
+                'give it to the call, as in ACPMBR(target={"name": ..., "cache": FILE}) or --target-option cache=FILE'
+            )
         return cls.of(value)
 
     def load(self, *, trust_remote_code: bool = False) -> Utility:
@@ -363,12 +316,14 @@ class UtilitySpec(Configured):
         return load_utility(self.name, trust_remote_code=trust_remote_code, **self.options)
 
     def to_dict(self) -> dict[str, JSON]:
+        """Return name and options as JSON, without the cache: it belongs to a machine, and changes no score."""
         if self.ready is not None and self.ready.loaded_as is None:
             raise ValueError(
                 f"the utility {self.name!r} is a Python object, which cannot be written as JSON: give it by name, hub "
                 "id or path, with its options"
             )
-        return {"name": self.name, **{key: plain(key, value) for key, value in self.options.items()}}
+        kept = {key: value for key, value in self.options.items() if key not in _WRITES}
+        return {"name": self.name, **{key: plain(key, value) for key, value in kept.items()}}
 
     def __str__(self) -> str:
         options = ",".join(f"{key}={describe(value)}" for key, value in sorted(self.options.items()))

@@ -1,6 +1,6 @@
 """The driver: sources ask for scores, their questions are answered in shared batches, and they go on.
 
-A decoder is a generator. It yields a `Question` (or a list of them), is sent the answers, and returns its decision.
+A decoder is a generator. It yields an `Ask` (or a list of them), is sent the answers, and returns its decision.
 This module advances any number of such sources, scores what they ask of one utility in one call of a kernel that holds
 the texts of all of them, and lets one half of the sources compute while the other half is scored. Who is scored with
 whom depends on the order of the sources and on what they ask, never on how fast a thread was, so a run repeats to the
@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..candidates import IntArray
-from .engine import Indices, Lookup, Scorer
+from .engine import Lookup, Scorer
 from .utility import Statistics, TextTable, Utility
 
 T = TypeVar("T")
@@ -32,40 +31,25 @@ T = TypeVar("T")
 _TOGETHER = 64
 # With three sources or fewer, one full batch is worth more than computing during a half-empty one.
 _LEAST_FOR_HALVES = 4
-
-
-class Question(ABC):
-    """What a decoder may yield. The driver joins only those that it knows how to (`Ask`); others are answered alone.
-
-    Attributes:
-        scorer: whose seconds an answer takes, on whose device.
-    """
-
-    scorer: Scorer
-
-    @property
-    def size(self) -> int:
-        """How many scores are asked for."""
-        return 0
-
-    @abstractmethod
-    def answer(self) -> Any:
-        """Return what the decoder is sent."""
+_NOTHING: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Ask(Question):
-    """Scores of hypotheses[rows] against references[columns] by one scorer, answered as an array.
+class Ask:
+    """What a decoder yields: scores of hypotheses[rows] against references[columns] by one scorer, as an array.
 
     Args:
+        scorer: whose seconds an answer takes, on whose device.
         rows, columns: (k,) indices.
         shape: of the answer; default (k,).
+        work: see `call`; then there are no rows and columns.
     """
 
     scorer: Scorer
-    rows: IntArray
-    columns: IntArray
+    rows: IntArray = field(default_factory=_NOTHING.copy)
+    columns: IntArray = field(default_factory=_NOTHING.copy)
     shape: tuple[int, ...] = (-1,)
+    work: Callable[[], object] | None = None
 
     @classmethod
     def block(cls, scorer: Scorer, rows: IntArray | None = None, columns: IntArray | None = None) -> Ask:
@@ -76,35 +60,13 @@ class Ask(Question):
         return cls(scorer, np.repeat(rows, shape[1]), np.tile(columns, shape[0]), shape)
 
     @classmethod
-    def call(cls, scorer: Scorer, work: Callable[[], object]) -> Call:
-        """Ask for what `work` returns, computed on the scorer's device."""
-        return Call(scorer, work)
-
-    @property
-    def size(self) -> int:
-        return self.rows.size
-
-    def look_up(self) -> Lookup:
-        """Find out which of the pairs have to be computed."""
-        return Lookup(self.scorer, self.scorer.keys(self.rows, self.columns))
-
-    def answer(self) -> Any:
-        return self.scorer.score(self.rows, self.columns).reshape(self.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Call(Question):
-    """What `work` returns: averaged references, sentence vectors, or anything else that needs the scorer's device."""
-
-    scorer: Scorer
-    work: Callable[[], object]
-
-    def answer(self) -> Any:
-        return self.work()
+    def call(cls, scorer: Scorer, work: Callable[[], object]) -> Ask:
+        """Ask for what `work` returns, computed on the scorer's device: averaged references, sentence vectors."""
+        return cls(scorer, work=work)
 
 
 # One question, answered by one value, or several at once, answered by a list.
-Asks: TypeAlias = "Question | Sequence[Question]"
+Asks: TypeAlias = "Ask | Sequence[Ask]"
 Steps: TypeAlias = "Generator[Asks, Any, T]"
 
 
@@ -141,19 +103,18 @@ class Meter:
         left = max(share * self.limit - self.seconds, 0.0)
         return most if most * pace <= left else int(left / pace)
 
-    def charge(self, answer: Answer) -> None:
-        """Count the seconds that an answer took."""
-        scorer, scores = answer.question.scorer, answer.question.size
-        self.scoring[scorer] = self.scoring.get(scorer, 0.0) + answer.seconds
+    def charge(self, scorer: Scorer, scores: int, seconds: float) -> None:
+        """Count what `scores` scores took."""
+        self.scoring[scorer] = self.scoring.get(scorer, 0.0) + seconds
         if scores:
-            self._pace[scorer] = answer.seconds / scores
+            self._pace[scorer] = seconds / scores
 
 
 @dataclass(eq=False)
 class Answer:
-    """What became of one question."""
+    """What becomes of one question; `value` is a Lookup while its scores are computed with those of others."""
 
-    question: Question
+    ask: Ask
     value: Any = None
     error: Exception | None = None
     seconds: float = 0.0
@@ -166,6 +127,11 @@ class Answer:
         except Exception as error:
             self.error = error
         self.seconds += time.perf_counter() - start
+
+    def alone(self) -> None:
+        """Answer it by the scorer's own kernel."""
+        ask = self.ask
+        self.attempt(ask.work or (lambda: ask.scorer(ask.rows, ask.columns).reshape(ask.shape)))
 
 
 @dataclass(eq=False)
@@ -190,7 +156,7 @@ class Source(Generic[T]):
     def advance(self) -> None:
         """Hand over the answers, or the first error among them, and run the decoder up to its next question."""
         for answer in self.answers:
-            self.meter.charge(answer)
+            self.meter.charge(answer.ask.scorer, answer.ask.rows.size, answer.seconds)
         self.meter.since = time.perf_counter()
         try:
             failed = next((answer.error for answer in self.answers if answer.error is not None), None)
@@ -199,8 +165,8 @@ class Source(Generic[T]):
                 asked = self.steps.throw(failed)
             else:
                 asked = self.steps.send(values[0] if values and self._single else values)
-            self._single = isinstance(asked, Question)
-            self.answers = [Answer(each) for each in ([asked] if isinstance(asked, Question) else asked)]
+            self._single = isinstance(asked, Ask)
+            self.answers = [Answer(each) for each in ([asked] if isinstance(asked, Ask) else asked)]
         except StopIteration as stop:
             self.result, self.done = stop.value, True
         except Exception as error:
@@ -231,15 +197,8 @@ def decide_together(
     coming = iter(sources)
     counts = {} if statistics is None else statistics
     while part := list(islice(coming, _TOGETHER if joined else 1)):
-        advance = partial(_advance, part, len(decided), progress)
         try:
-            if len(part) >= _LEAST_FOR_HALVES:
-                _in_halves(part, advance, counts)
-            else:
-                kernels, live = SharedKernels(counts) if len(part) > 1 else None, advance(part)
-                while live:
-                    serve(live, kernels)
-                    live = advance(live)
+            _decide_part(part, partial(_advance, part, len(decided), progress), counts)
         finally:
             for source in part:
                 source.steps.close()
@@ -248,6 +207,29 @@ def decide_together(
                 raise source.error
             decided.append(source.result)  # type: ignore[arg-type]  # done without an error
     return decided
+
+
+def _decide_part(
+    part: list[Source[T]],
+    advance: Callable[[list[Source[T]]], list[Source[T]]],
+    statistics: dict[Utility, Statistics],
+) -> None:
+    """Advance all sources of a part to their end: in two halves, of which one computes while the other is scored."""
+    halves = [part[0::2], part[1::2]] if len(part) >= _LEAST_FOR_HALVES else [part]
+    turns: deque[tuple[list[Source[T]], SharedKernels | None, Future[None] | None]] = deque()
+    with ThreadPoolExecutor(1) if len(halves) > 1 else nullcontext() as device:
+
+        def turn(live: list[Source[T]], kernels: SharedKernels | None) -> None:
+            """Let sources compute; what they ask is scored by the second thread, or when it is due."""
+            if live := advance(live):
+                turns.append((live, kernels, device.submit(serve, live, kernels) if device else None))
+
+        for half in halves:
+            turn(half, SharedKernels(statistics) if len(part) > 1 else None)
+        while turns:
+            live, kernels, scoring = turns.popleft()
+            scoring.result() if scoring else serve(live, kernels)
+            turn(live, kernels)
 
 
 def _advance(
@@ -266,55 +248,30 @@ def _advance(
     return [source for source in live if not source.done]
 
 
-def _in_halves(
-    part: list[Source[T]],
-    advance: Callable[[list[Source[T]]], list[Source[T]]],
-    statistics: dict[Utility, Statistics],
-) -> None:
-    """Let one half of the sources compute while a second thread scores the other half."""
-    with ThreadPoolExecutor(1) as device:
-        scored = []
-        for half in (part[0::2], part[1::2]):
-            live, kernels = advance(half), SharedKernels(statistics)
-            scored.append((live, kernels, device.submit(serve, live, kernels)))
-        while scored:
-            live, kernels, scoring = scored.pop(0)
-            scoring.result()
-            if live := advance(live):
-                scored.append((live, kernels, device.submit(serve, live, kernels)))
-
-
 def serve(sources: Sequence[Source[Any]], shared: SharedKernels | None) -> None:
     """Answer everything that the sources ask: utility by utility, devices at the same time."""
     waiting = [answer for source in sources for answer in source.answers]
     while waiting:
         now: dict[Scorer, Answer] = {}
         for answer in waiting:  # what a scorer is asked twice, it is asked one after the other
-            now.setdefault(answer.question.scorer, answer)
-        waiting = [answer for answer in waiting if now[answer.question.scorer] is not answer]
-        devices: dict[str, list[Callable[[], None]]] = {}
-        streams: dict[SharedKernel, list[Answer]] = {}
+            now.setdefault(answer.ask.scorer, answer)
+        waiting = [answer for answer in waiting if now[answer.ask.scorer] is not answer]
+        # Per device its jobs in order: an answer of its own, or a kernel with all answers that it shares.
+        devices: dict[str, dict[object, list[Answer]]] = {}
         for scorer, answer in now.items():
-            jobs = devices.setdefault(scorer.utility.device, [])
-            kernel = None if shared is None else shared.kernel(answer.question, sources)
-            if kernel is None:
-                jobs.append(partial(answer.attempt, answer.question.answer))
-            elif kernel in streams:
-                streams[kernel].append(answer)
-            else:
-                streams[kernel] = [answer]
-                jobs.append(partial(kernel.answer, streams[kernel]))
+            kernel = shared.find(answer.ask, sources) if shared else None
+            devices.setdefault(scorer.utility.device, {}).setdefault(kernel or answer, []).append(answer)
         first, *others = devices.values()
         with ThreadPoolExecutor(len(others)) if others else nullcontext() as pool:
-            started = [pool.submit(_do_all, jobs) for jobs in others] if pool is not None else []
+            lanes = [pool.submit(_do_all, jobs) for jobs in others] if pool else []
             _do_all(first)
-            for lane in started:
+            for lane in lanes:
                 lane.result()
 
 
-def _do_all(jobs: Sequence[Callable[[], None]]) -> None:
-    for job in jobs:
-        job()
+def _do_all(jobs: Mapping[object, list[Answer]]) -> None:
+    for kernel, answers in jobs.items():
+        kernel.answer(answers) if isinstance(kernel, SharedKernel) else answers[0].alone()
 
 
 class SharedKernels:
@@ -328,24 +285,18 @@ class SharedKernels:
         self._statistics = statistics
         self._kernels: dict[Scorer, SharedKernel | None] = {}
 
-    def kernel(self, question: Question, sources: Sequence[Source[Any]]) -> SharedKernel | None:
+    def find(self, ask: Ask, sources: Sequence[Source[Any]]) -> SharedKernel | None:
         """Return the kernel that answers this question with those of others; None if it is answered alone."""
-        own = question.scorer
-        if not isinstance(question, Ask) or not own.utility.joins_sources or own.utility.needs_all_references:
+        own, utility = ask.scorer, ask.scorer.utility
+        if ask.work is not None or not utility.joins_sources or utility.needs_all_references:
             return None
         if own not in self._kernels:
-            alike = [
-                scorer
-                for source in sources
-                for scorer in source.scorers
-                if scorer not in self._kernels
-                and scorer.utility is own.utility
-                and bool(scorer.sources) == bool(own.sources)
-            ]
+            every = [scorer for source in sources for scorer in source.scorers if scorer not in self._kernels]
+            alike = [s for s in every if s.utility is utility and bool(s.sources) == bool(own.sources)]
             made = None
             if len(alike) > 1:
                 with suppress(Exception):  # such as a string that is not text: alone, the source that has it says so
-                    made = SharedKernel(alike, self._statistics.setdefault(own.utility, Statistics()))
+                    made = SharedKernel(alike, self._statistics.setdefault(utility, Statistics()))
             self._kernels.update(dict.fromkeys(alike, made))
         return self._kernels[own]
 
@@ -356,61 +307,53 @@ class SharedKernel:
     def __init__(self, scorers: Sequence[Scorer], statistics: Statistics) -> None:
         index: dict[str, int] = {}
         sources: list[str] = []
-        self._texts: dict[Scorer, IntArray] = {}
-        self._first_source: dict[Scorer, int] = {}
+        self._places: dict[Scorer, tuple[IntArray, int]] = {}  # of its texts, and of its first source
         for scorer in scorers:
             places = [index.setdefault(text, len(index)) for text in scorer.texts]
-            self._texts[scorer] = np.array(places, dtype=np.int64)
-            self._first_source[scorer] = len(sources)
+            self._places[scorer] = np.array(places, dtype=np.int64), len(sources)
             sources += scorer.sources
         counts = np.zeros(len(index), dtype=np.int64)
-        for scorer in scorers:
-            counts[self._texts[scorer]] += scorer.reference_counts
+        for scorer, (texts, _) in self._places.items():
+            counts[texts] += scorer.reference_counts
         self._kernel = scorers[0].utility.kernel(TextTable(list(index), sources, counts), statistics)
         self._statistics = statistics
-        self._seen_texts, self._seen_sources = np.zeros(len(index), dtype=bool), np.zeros(len(sources), dtype=bool)
+        # Texts, then sources, whose encoding has been counted: what sources share counts for the first of them.
+        self._first_source, self._counted = len(index), np.zeros(len(index) + len(sources), dtype=bool)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Compute what is new of all these questions, block by block where a cache keeps what is done."""
-        asks = [cast(Ask, answer.question) for answer in answers]
-        for answer, ask in zip(answers, asks, strict=True):
-            answer.attempt(ask.look_up)  # the value is a Lookup until all is computed
+        for answer in answers:
+            answer.attempt(partial(Lookup, answer.ask.scorer, answer.ask.rows, answer.ask.columns))
         while unfinished := [answer for answer in answers if answer.error is None and answer.value.blocks]:
-            self._compute([(answer, answer.value) for answer in unfinished])
-        for answer, ask in zip(answers, asks, strict=True):
+            self._compute(unfinished)
+        for answer in answers:
             if answer.error is None:
-                answer.value = answer.value.answers().reshape(ask.shape)
+                answer.value = answer.value.answers().reshape(answer.ask.shape)
 
-    def _compute(self, lookups: Sequence[tuple[Answer, Lookup]]) -> None:
+    def _compute(self, answers: Sequence[Answer]) -> None:
         """Score the next block of every lookup in one call; if that fails, one by one, each with its own error."""
         start, encoded = time.perf_counter(), self._statistics.encoded
-        placed: list[Indices] = []
-        for _, lookup in lookups:
-            texts, (h, r, s) = self._texts[lookup.scorer], lookup.block()
-            placed.append((texts[h], texts[r], s + self._first_source[lookup.scorer]))
+        lookups: list[Lookup] = [answer.value for answer in answers]
+        placed: list[tuple[IntArray, IntArray, IntArray]] = []
+        for lookup in lookups:
+            (texts, first), (h, r, s) = self._places[lookup.scorer], lookup.block()
+            placed.append((texts[h], texts[r], s + first))
         joined = [np.concatenate(part) for part in zip(*placed, strict=True)]
         try:
             values = np.asarray(self._kernel(*joined), dtype=np.float64)
             if values.shape != joined[0].shape:
                 raise ValueError(f"{values.shape} scores for {joined[0].size} pairs")
         except Exception:
-            for answer, lookup in lookups:
+            for answer, lookup in zip(answers, lookups, strict=True):
                 answer.attempt(lookup.compute)
             return
         seconds = time.perf_counter() - start
         ends = np.cumsum([part[0].size for part in placed])
-        for (answer, lookup), own in zip(lookups, np.split(values, ends[:-1]), strict=True):
+        for answer, lookup, own in zip(answers, lookups, np.split(values, ends[:-1]), strict=True):
             answer.attempt(partial(lookup.fill, own))
             answer.seconds += seconds * own.size / values.size
         if self._statistics.encoded > encoded:
-            for (_, lookup), (h, r, s) in zip(lookups, placed, strict=True):
-                new = _mark(self._seen_texts, np.concatenate([h, r])) + _mark(self._seen_sources, s)
-                lookup.scorer.statistics.encoded += new
-
-
-def _mark(seen: npt.NDArray[np.bool_], indices: IntArray) -> int:
-    """Count the `indices` not seen before, and mark them as seen: what sources share counts for the first of them."""
-    indices = np.unique(indices[indices < len(seen)])
-    new = int((~seen[indices]).sum())
-    seen[indices] = True
-    return new
+            for lookup, (h, r, s) in zip(lookups, placed, strict=True):
+                used = np.unique(np.concatenate([h, r, s + self._first_source] if lookup.scorer.sources else [h, r]))
+                lookup.scorer.statistics.encoded += int((~self._counted[used]).sum())
+                self._counted[used] = True

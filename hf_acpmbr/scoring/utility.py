@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypedDict, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from ..candidates import FloatArray, IntArray
-from ..config import describe
+from ..config import describe, number, optional
 from .fingerprint import option_names, word
 
 if TYPE_CHECKING:
@@ -96,14 +96,6 @@ class VectorKernel(Kernel, Protocol):
         ...
 
 
-class CommonOptions(TypedDict, total=False):
-    """The options that every utility takes."""
-
-    cache: str | Path | None
-    cache_required: bool
-    progress: bool
-
-
 # Options that cannot change a score. Every other option of a utility's constructor is part of its signature.
 NEUTRAL_OPTIONS = (
     "device",
@@ -113,8 +105,13 @@ NEUTRAL_OPTIONS = (
     "cache_required",
     "progress",
     "parameters",
+    "price_per_pair",
+    "price_per_text",
     "trust_remote_code",
 )
+# Tokens of a sentence, to price what runs once per pair against what runs for each of its tokens.
+SENTENCE_TOKENS = 32
+_PRICE = optional(number(0))
 
 
 class Utility(ABC):
@@ -129,6 +126,8 @@ class Utility(ABC):
         cache: file of the persistent score cache, shared by processes and runs; None keeps nothing.
         cache_required: False scores without the cache, with a warning, where its file cannot be used.
         progress: show one progress bar while a network scores.
+        price_per_pair, price_per_text: what a pair, and each text once, costs; default: what is known of the metric,
+            see the properties of these names.
     """
 
     name: str
@@ -147,6 +146,7 @@ class Utility(ABC):
     has_vectors: bool = False  # its kernel is a VectorKernel
     device: str = "cpu"
     pairs_at_once: ClassVar[int | None] = None
+    quiet_options: ClassVar[Mapping[str, object]] = {}  # that came later: left out of the signature at these values
     loaded_as: tuple[str, dict[str, object]] | None = None  # what `load_utility` was asked for
     checkpoint_name: str | None = None  # a short name of the network behind it
     description: str = ""
@@ -154,10 +154,39 @@ class Utility(ABC):
     homepage: str = ""
     _metric: evaluate.Metric | None = None
 
-    def __init__(self, *, cache: str | Path | None = None, cache_required: bool = True, progress: bool = False) -> None:
-        self.cache = cache
-        self.cache_required = cache_required
-        self.progress = progress
+    _declared: tuple[float | None, float | None] = (None, None)
+
+    def __init__(
+        self,
+        *,
+        cache: str | Path | None = None,
+        cache_required: bool = True,
+        progress: bool = False,
+        price_per_pair: float | None = None,
+        price_per_text: float | None = None,
+    ) -> None:
+        self.cache, self.cache_required, self.progress = cache, cache_required, progress
+        self._declared = _PRICE("price_per_pair", price_per_pair), _PRICE("price_per_text", price_per_text)
+
+    @property
+    def price_per_pair(self) -> float | None:
+        """What a new pair costs; None if unknown.
+
+        The unit is the paper's: a network that reads both texts costs its parameters, which run for every token.
+        What runs once per pair, as the head behind sentence vectors does, costs 1 / `SENTENCE_TOKENS` of its own.
+        """
+        declared = self._declared[0]
+        return self.prices()[0] if declared is None else declared
+
+    @property
+    def price_per_text(self) -> float | None:
+        """What each text costs once, when the first of its pairs is scored, in the unit of a pair; None if unknown."""
+        declared = self._declared[1]
+        return self.prices()[1] if declared is None else declared
+
+    def prices(self) -> tuple[float | None, float | None]:
+        """Find the price of a pair and of a text: by default all parameters run per pair, and none per text."""
+        return (float(self.parameters), 0.0) if self.parameters else (None, None)
 
     @property
     def identity(self) -> str:
@@ -171,12 +200,14 @@ class Utility(ABC):
             if option in NEUTRAL_OPTIONS or option == "name":
                 continue
             try:
-                settings[option] = getattr(self, option)
+                value = getattr(self, option)
             except AttributeError as error:
                 raise TypeError(
                     f"{type(self).__name__} takes {option}= but has no attribute of that name: its signature is made "
                     "from the attributes, so keep every option as one"
                 ) from error
+            if option not in self.quiet_options or value != self.quiet_options[option]:
+                settings[option] = value
         return settings
 
     @property
@@ -217,9 +248,9 @@ class Utility(ABC):
     def as_metric(self) -> evaluate.Metric:
         """The `evaluate.Metric` whose compute() is this utility."""
         if self._metric is None:
-            from .adapters import metric_of
+            from .adapters import metric_class
 
-            self._metric = metric_of(self)
+            self._metric = metric_class()(self, keep_in_memory=True)
         return self._metric
 
     def compute(self, **inputs: Sequence[str]) -> dict[str, list[float] | float]:

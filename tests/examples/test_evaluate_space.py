@@ -89,3 +89,11 @@ def test_the_header_names_the_page_and_marks_a_metric() -> None:
     assert (FOLDER / header["app_file"]).is_file()
     assert header["sdk"] == "gradio"
     assert header["tags"] == ["evaluate", "metric"]
+
+
+def test_two_metrics_of_the_folder_combine_under_their_own_names() -> None:
+    combined = evaluate.combine([load("chrf"), load("ter")])
+    wrapped = [[reference] for reference in TEXTS["references"]]
+    result = combined.compute(predictions=TEXTS["predictions"], references=wrapped)
+    assert {f"{name}_{field}" for name in ("chrf", "ter") for field in ("scores", "mean_score")} == set(result)
+    assert result["chrf_scores"] == pytest.approx(load("chrf").compute(**TEXTS)["scores"])

@@ -139,12 +139,25 @@ FUNCTION = {
 CASES: dict[str, Case] = {
     "chrf": Case(
         lambda folder, **options: load_utility("chrf", **options),
-        {"char_order": [4], "word_order": [1, 2], "beta": [1, 3], "lowercase": [True], "whitespace": [True]},
+        {
+            "char_order": [4],
+            "word_order": [1, 2],
+            "beta": [1, 3],
+            "lowercase": [True],
+            "whitespace": [True],
+            "eps_smoothing": [True],
+        },
     ),
     "chrf-f1": Case(lambda folder, **options: load_utility("chrf++", beta=1, **options)),
     "bleu": Case(
         lambda folder, **options: load_utility("bleu", **options),
-        {"tokenize": ["char", "intl"], "lowercase": [True], "max_ngram_order": [2]},
+        {
+            "tokenize": ["char", "intl"],
+            "lowercase": [True],
+            "max_ngram_order": [2],
+            "smooth_method": ["floor", "add-k", "none"],
+            "smooth_value": [],  # not without a method: tests/scoring/test_signatures.py
+        },
     ),
     "ter": Case(
         lambda folder, **options: load_utility("ter", **options),

@@ -42,10 +42,7 @@ TEXTS = [*SENTENCES[:6], *ODD, "the the the cat", "the cat the cat the"]
 
 @pytest.mark.parametrize("name", ORACLES)
 def test_equal_to_sacrebleu_on_every_pair(name: str) -> None:
-    rows, columns = np.divmod(np.arange(len(TEXTS) ** 2), len(TEXTS))
-    scores = load_utility(name).prepare(TEXTS, TEXTS)(rows, columns)
-    expected = [ORACLES[name](TEXTS[i], TEXTS[j]) for i, j in zip(rows, columns, strict=True)]
-    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    check_every_pair(name, {}, ORACLES[name])
 
 
 @pytest.mark.parametrize("name", ["chrf", "chrf++", "bleu", "ter"])
@@ -68,19 +65,50 @@ def test_equal_to_sacrebleu_on_any_text(name: str, texts: list[str]) -> None:
         ),
         ({"whitespace": True}, lambda h, r: sacrebleu.CHRF(whitespace=True).sentence_score(h, [r]).score),
         ({"char_order": 3, "word_order": 1}, lambda h, r: sacrebleu.CHRF(3, 1).sentence_score(h, [r]).score),
+        *(
+            (
+                {"eps_smoothing": True, "word_order": order},
+                lambda h, r, o=order: sacrebleu.CHRF(word_order=o, eps_smoothing=True).sentence_score(h, [r]).score,
+            )
+            for order in (0, 2)
+        ),
     ],
 )
 def test_chrf_options(options: dict, oracle) -> None:
-    utility = load_utility("chrf", **options)
-    expected = [oracle(h, r) for h, r in zip(SENTENCES[:6], SENTENCES[6:], strict=True)]
-    np.testing.assert_allclose(utility.score(SENTENCES[:6], SENTENCES[6:]), expected, atol=1e-6)
+    check_every_pair("chrf", options, oracle)
 
 
-def test_bleu_options() -> None:
-    utility = load_utility("bleu", tokenize="char", lowercase=True)
-    oracle = sacrebleu.BLEU(tokenize="char", lowercase=True, effective_order=True)
-    expected = [oracle.sentence_score(h, [r]).score for h, r in zip(SENTENCES[:6], SENTENCES[6:], strict=True)]
-    np.testing.assert_allclose(utility.score(SENTENCES[:6], SENTENCES[6:]), expected, atol=1e-6)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tokenize": "char", "lowercase": True},
+        {"smooth_method": "floor"},
+        {"smooth_method": "floor", "smooth_value": 0.01},
+        {"smooth_method": "floor", "smooth_value": 0},
+        {"smooth_method": "add-k"},
+        {"smooth_method": "add-k", "smooth_value": 0.5},
+        {"smooth_method": "none"},
+    ],
+)
+def test_bleu_options(options: dict) -> None:
+    oracle = sacrebleu.BLEU(effective_order=True, **options)
+    check_every_pair("bleu", options, lambda h, r: oracle.sentence_score(h, [r]).score)
+
+
+def test_a_smoothing_that_does_not_exist_or_has_no_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="smooth_method must be one of none, floor, add-k, exp, got 'flor'"):
+        load_utility("bleu", smooth_method="flor")
+    with pytest.raises(ValueError, match=r"smooth_value=0\.1 has no effect with smooth_method='exp'"):
+        load_utility("bleu", smooth_value=0.1)
+    with pytest.raises(ValueError, match="smooth_value must be at least 0"):
+        load_utility("bleu", smooth_method="floor", smooth_value=-1)
+
+
+def check_every_pair(name: str, options: dict, oracle) -> None:
+    rows, columns = np.divmod(np.arange(len(TEXTS) ** 2), len(TEXTS))
+    scores = load_utility(name, **options).prepare(TEXTS, TEXTS)(rows, columns)
+    expected = [oracle(TEXTS[i], TEXTS[j]) for i, j in zip(rows, columns, strict=True)]
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
 def test_chrf_equals_fastchrf_on_real_texts(shared_data: Path) -> None:

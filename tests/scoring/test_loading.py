@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_acpmbr import Recipe
+from hf_acpmbr import ACPMBR, Recipe
 from hf_acpmbr.cli.main import main
 from hf_acpmbr.scoring import (
     Kernel,
@@ -90,6 +90,28 @@ def test_metrics_can_be_combined() -> None:
     metrics = [load_utility(name).as_metric() for name in ("chrf", "bleu")]
     combined = evaluate.combine(metrics)
     assert set(combined.compute(predictions=["a b"], references=["a c"])) >= {"chrf_scores", "bleu_scores"}
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_references_may_be_lists_of_one_text_as_evaluates_own_metrics_take_them(kind: type) -> None:
+    metric = load_utility("chrf").as_metric()
+    plain = metric.compute(predictions=SENTENCES[:3], references=SENTENCES[3:6])
+    listed = [kind([text]) for text in SENTENCES[3:6]]
+    assert metric.compute(predictions=SENTENCES[:3], references=listed) == plain
+    metric.add(prediction=SENTENCES[0], reference=listed[0])
+    metric.add_batch(predictions=SENTENCES[1:3], references=[listed[1], SENTENCES[5]])
+    assert metric.compute() == plain
+    for texts in ([], ["a", "b"]):
+        with pytest.raises(ValueError, match=rf"references\[1\] has {len(texts)} texts, and chrf compares with one"):
+            metric.compute(predictions=["a", "b"], references=[["a"], texts])
+
+
+def test_the_mean_of_no_prediction_is_an_error_and_not_nan() -> None:
+    for utility in (load_utility("chrf"), load_utility("embedded")):
+        with pytest.raises(ValueError, match=r"predictions is empty: .* has no mean of nothing"):
+            utility.compute(predictions=[], references=[])
+        assert utility.compute(predictions=["a"], references=["a"])["mean_score"] > 0, "and it can go on"
+        assert utility.score([], []).tolist() == []
 
 
 def test_features_say_what_a_metric_needs() -> None:
@@ -347,6 +369,29 @@ def test_no_mapping_grants_trust(tmp_path: Path, trust: object) -> None:
         ):
             load()
     assert not ran.exists()
+
+
+def test_a_recipe_from_elsewhere_chooses_no_file_to_write(tmp_path: Path) -> None:
+    victim = tmp_path / "file"
+    plain = Recipe.named("auto", target="chrf", distilled="bleu").to_dict()
+    evil = {"name": "chrf", "cache": str(victim)}
+    for changed in ({"target": evil}, {"distilled": [evil]}, {"target": {**evil, "cache_required": False}}):
+        with pytest.raises(ValueError, match=r"has cache.*a recipe does not choose files.*--target-option cache=FILE"):
+            Recipe.from_json(json.dumps({**plain, **changed}))
+        with pytest.raises(ValueError, match="a recipe does not choose files"):
+            ACPMBR(recipe=Recipe.from_dict({**plain, **changed}))
+    diverse = {**plain, "decoder": {"name": "diverse", "similarity": evil}}
+    with pytest.raises(ValueError, match="similarity has cache"):
+        Recipe.from_json(json.dumps(diverse))
+    assert not victim.exists()
+    mbr = ACPMBR(target=evil)
+    assert mbr.rerank(["a b", "a c"]).text
+    assert victim.exists(), "the caller may"
+    saved = mbr.recipe.to_json()
+    assert "cache" not in saved
+    again = ACPMBR(recipe=Recipe.from_json(saved))
+    assert again.target is not None
+    assert again.target.cache is None
 
 
 @pytest.mark.parametrize("shard", ["../outside.safetensors", "/tmp/outside.safetensors", "sub/../../outside.bin"])

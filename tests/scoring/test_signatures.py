@@ -31,6 +31,8 @@ NEUTRAL_VALUES: dict[str, Any] = {
     "trust_remote_code": True,
     "progress": True,
     "parameters": 7,
+    "price_per_pair": 3.0,
+    "price_per_text": 0.0,
 }
 WALKED = (
     "chrf",
@@ -220,6 +222,13 @@ def test_digests_end_where_things_contain_themselves() -> None:
     node = Node()
     assert digest(node) == digest(Node())
     assert digest(node.other()) == digest(node.other())
+
+
+def test_options_that_came_later_show_only_where_they_are_used() -> None:
+    assert "smooth" not in load_utility("bleu", smooth_method="exp").signature
+    assert "smooth" not in load_utility("chrf", eps_smoothing=False).signature
+    floors = {load_utility("bleu", smooth_method="floor", smooth_value=value).signature for value in (None, 0.2, 0.3)}
+    assert len(floors) == 3
 
 
 def test_an_option_that_is_not_kept_is_named() -> None:

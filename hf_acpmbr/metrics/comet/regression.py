@@ -6,31 +6,25 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ...candidates import FloatArray, IntArray
+from ...scoring.batches import padded
 from ...scoring.checkpoints import checkpoint_folder, naming, revision_of
-from ...scoring.utility import Kernel, Statistics, TextTable
-from ..network import NetworkOptions, NetworkUtility, TextVectors, padded
+from ...scoring.utility import SENTENCE_TOKENS, Kernel, Statistics, TextTable
+from ..network import NetworkUtility, Once
 from .hparams import CometHparams
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig
-    from typing_extensions import Unpack
 
     from .network import CometNetwork
 
 _ENCODER_FILES = ("config.json", "tokenizer*", "sentencepiece*", "spm.model", "vocab*", "special_tokens_map.json")
 _PAIRS_AT_ONCE = 8192  # whose features are held at a time
-
-
-class CometOptions(NetworkOptions, total=False):
-    """The options that every COMET checkpoint takes."""
-
-    encoder: str | None
 
 
 class CometCheckpoint(NetworkUtility["CometNetwork"]):
@@ -49,7 +43,7 @@ class CometCheckpoint(NetworkUtility["CometNetwork"]):
     classes: tuple[str, ...]  # COMET's names for them
     blocks: int  # vectors that the estimator sees
 
-    def __init__(self, checkpoint: str, *, encoder: str | None = None, **options: Unpack[NetworkOptions]) -> None:
+    def __init__(self, checkpoint: str, *, encoder: str | None = None, **options: Any) -> None:
         super().__init__(checkpoint, **options)
         self.encoder = encoder
 
@@ -129,6 +123,13 @@ class VectorComet(CometCheckpoint):
     def combine(self, *parts: torch.Tensor) -> torch.Tensor:
         """Return (k,) scores from the three parts, or from the first alone without references."""
 
+    def prices(self) -> tuple[float, float]:
+        """The encoder runs for every text, and once per pair what `of_both` and `combine` are of the head."""
+        first, *rest = [weight.numel() for weight in self.network.regression.parameters()] or [0]
+        share = 2 / self.blocks if self.needs_reference and self.blocks else 1.0
+        width = int(self.encoder_config.hidden_size)  # of the vectors, which are multiplied and subtracted
+        return (first * share + sum(rest) + width) / SENTENCE_TOKENS, float(self.parameters - first - sum(rest))
+
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Encode texts and sources as sentence vectors."""
         return _COMETKernel(self, table, statistics)
@@ -150,7 +151,7 @@ class COMET(VectorComet):
         "COMET: regression of human direct assessments from sentence vectors of source, hypothesis, reference."
     )
 
-    def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Unpack[CometOptions]) -> None:
+    def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Any) -> None:
         super().__init__(checkpoint, **options)
         self.reference_free = reference_free
         self.needs_reference = self.can_aggregate = self.has_vectors = not reference_free
@@ -215,23 +216,23 @@ class _COMETKernel:
     def __init__(self, utility: VectorComet, table: TextTable, statistics: Statistics) -> None:
         self.utility, self.tokens = utility, utility.special_tokens
         self.rows = [self.tokens.join(row) for row in utility.encode_texts([*table.texts, *table.sources])]
-        self.first_source = len(table.texts)
-        self.states = TextVectors(utility, [len(row) for row in self.rows], self._encode, statistics)
+        self.first_source, self.sources = len(table.texts), max(len(table.sources), 1)
+        self.states = utility.of_each_text([len(row) for row in self.rows], self._encode, statistics)
+        self.of_hypothesis, self.of_reference = Once(self._of_hypothesis), Once(self._of_reference)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
         import torch
 
         out = np.empty(hypotheses.size)
-        (mt, source), of_mt = np.unique(np.stack([hypotheses, sources]), axis=1, return_inverse=True)
-        of_mt = of_mt.reshape(-1)
+        mt, of_mt = np.unique(hypotheses * self.sources + sources, return_inverse=True)
         with torch.inference_mode():
-            fixed = self.utility.of_hypothesis(self._stack(mt), self._stack(source + self.first_source))
+            fixed = torch.stack(self.of_hypothesis.get(mt))
             if not self.utility.needs_reference:
                 return np.asarray(self.utility.combine(fixed).double().cpu().numpy()[of_mt])
             texts, place = np.unique(np.stack([hypotheses, references]), return_inverse=True)
             vectors, place = self._stack(texts), place.reshape(2, -1)
-            ref, of_ref = np.unique(place[1], return_inverse=True)
-            alone = self.utility.of_reference(vectors[self._index(ref)])
+            ref, of_ref = np.unique(references, return_inverse=True)
+            alone = torch.stack(self.of_reference.get(ref))
             # Next to its swapped twin, a pair shares `of_both` with it.
             twins = place.min(axis=0) * texts.size + place.max(axis=0)
             order = np.argsort(twins, kind="stable")
@@ -246,6 +247,14 @@ class _COMETKernel:
                 out[part] = scores.double().cpu().numpy()
         return out
 
+    def _of_hypothesis(self, keys: IntArray) -> torch.Tensor:
+        """Of keys that number hypothesis and source."""
+        mt, source = np.divmod(keys, self.sources)
+        return self.utility.of_hypothesis(self._stack(mt), self._stack(source + self.first_source))
+
+    def _of_reference(self, texts: IntArray) -> torch.Tensor:
+        return self.utility.of_reference(self._stack(texts))
+
     def vectors(self, texts: IntArray) -> FloatArray:
         """Return (k, D) sentence vectors."""
         return np.asarray(self._stack(texts).double().cpu().numpy())
@@ -256,8 +265,7 @@ class _COMETKernel:
 
         out = np.empty((hypotheses.size, len(vectors)))
         with torch.inference_mode():
-            own = self._stack(hypotheses)
-            fixed = self.utility.of_hypothesis(own, self._stack(np.full(hypotheses.size, self.first_source)))
+            own, fixed = self._stack(hypotheses), torch.stack(self.of_hypothesis.get(hypotheses * self.sources))
             theirs = torch.from_numpy(np.ascontiguousarray(vectors)).to(own)
             for column, (vector, alone) in enumerate(zip(theirs, self.utility.of_reference(theirs), strict=True)):
                 scores = self.utility.combine(fixed, alone, self.utility.of_both(own, vector))

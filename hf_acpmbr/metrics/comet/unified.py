@@ -6,15 +6,15 @@ CometKiwi (Rei et al. 2022, https://aclanthology.org/2022.wmt-1.60), UniTE (Wan 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Unpack
 
 from ...candidates import FloatArray, IntArray
-from ...scoring.batches import pad
+from ...scoring.batches import pad, padded
 from ...scoring.utility import Kernel, Statistics, TextTable
-from ..network import padded
-from .regression import CometCheckpoint, CometOptions
+from .regression import CometCheckpoint
 
 Probabilities = npt.NDArray[np.float32]
 _Results = dict[tuple[int, ...], tuple[float, Probabilities]]  # text numbers → score and word tags
@@ -44,7 +44,7 @@ class UnifiedMetric(CometCheckpoint):
     classes = ("unified_metric", "xcomet_metric")
     blocks = 1
 
-    def __init__(self, checkpoint: str, *, reference_free: bool | None = None, **options: Unpack[CometOptions]) -> None:
+    def __init__(self, checkpoint: str, *, reference_free: bool | None = None, **options: Any) -> None:
         super().__init__(checkpoint, **options)
         self._reference_free = reference_free
 
@@ -82,6 +82,11 @@ class UnifiedMetric(CometCheckpoint):
         if parts == ["src", "ref"]:
             return [("mt", "src"), ("mt", "ref"), ("mt", "src", "ref")]
         return [("mt", *parts)]
+
+    def prices(self) -> tuple[float, float]:
+        """Of three passes that of hypothesis and source is shared by all pairs of a hypothesis."""
+        passes = len(self.inputs())
+        return float(self.parameters * max(passes - 1, 1)), float(self.parameters if passes == 3 else 0)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Encode each text as ids; results of passes that many pairs share are kept."""
