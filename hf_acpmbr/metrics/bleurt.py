@@ -21,7 +21,7 @@ from transformers.models.bert.modeling_bert import BertEncoder, BertLayer, BertP
 
 from ..candidates import FloatArray, IntArray
 from ..scoring.batches import pad, padded
-from ..scoring.checkpoints import Fields, read_config, read_json, read_weights
+from ..scoring.checkpoints import Fields, read_config, read_json, read_pieces, read_weights
 from ..scoring.utility import Kernel, Statistics, TextTable
 from .network import NetworkUtility
 from .tokenization import NO_LIMIT
@@ -89,9 +89,7 @@ class BLEURTTokenizer:
         self.max_length = int(limit) if limit is not None and limit < NO_LIMIT else None
         self.encode: Callable[[Sequence[str]], list[list[int]]]
         if (path := folder / "spm.model").is_file():
-            import sentencepiece
-
-            model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            model = read_pieces(path)
             self.encode = lambda texts: model.encode(list(texts))
             self.cls_id, self.sep_id, self.pad_id = *(int(model.piece_to_id(piece)) for piece in ("[CLS]", "[SEP]")), 0
             if model.unk_id() in (self.cls_id, self.sep_id):

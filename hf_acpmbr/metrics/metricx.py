@@ -15,7 +15,7 @@ from transformers import MT5ForConditionalGeneration
 
 from ..candidates import FloatArray, IntArray
 from ..scoring.batches import padded
-from ..scoring.checkpoints import checkpoint_folder, naming, read_config, read_weights, revision_of
+from ..scoring.checkpoints import checkpoint_folder, naming, read_config, read_pieces, read_weights, revision_of
 from ..scoring.utility import Kernel, Statistics, TextTable
 from .network import NetworkUtility
 
@@ -118,9 +118,7 @@ class Pieces:
     """
 
     def __init__(self, path: Path) -> None:
-        import sentencepiece
-
-        self.model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        self.model = read_pieces(path)
         self.unknown = int(self.model.unk_id())
         self.bytes = frozenset(k for k in range(self.model.get_piece_size()) if self.model.is_byte(k))
 

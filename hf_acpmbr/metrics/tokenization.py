@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ..scoring.checkpoints import naming, read_json
+from ..scoring.checkpoints import naming, read_json, read_pieces
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
@@ -139,11 +139,10 @@ def _restore_normalizer(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> Non
 
 def _restore_rembert(tokenizer: PreTrainedTokenizerFast, pieces: Path) -> None:
     """Add unknown pieces, and cls and sep around texts, without which transformers 5 converts RemBERT's pieces."""
-    from sentencepiece import SentencePieceProcessor
     from tokenizers.models import Unigram
     from tokenizers.processors import TemplateProcessing
 
-    model = SentencePieceProcessor(model_file=str(pieces))
+    model = read_pieces(pieces)
     vocabulary = [(model.id_to_piece(k), model.get_score(k)) for k in range(model.get_piece_size())]
     tokenizer.backend_tokenizer.model = Unigram(vocabulary, model.unk_id())
     cls, sep = str(tokenizer.cls_token), str(tokenizer.sep_token)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import torch
+    from sentencepiece import SentencePieceProcessor
 
 Fields: TypeAlias = dict[str, Any]  # what a foreign file says
 _BLOCK = 1 << 22
@@ -103,7 +104,7 @@ def naming(path: Path) -> Iterator[None]:
     except (ImportError, MemoryError):
         raise
     except Exception as error:
-        if str(path) in str(error):
+        if isinstance(error, (ValueError, OSError)) and str(path) in str(error):
             raise
         said = str(error).strip().partition("\n")[0]
         message = f"{path} cannot be read ({type(error).__name__}: {said}): if it is damaged, fetch it again"
@@ -149,6 +150,14 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
     for part in paths:
         weights.update(read_tensors(part))
     return weights
+
+
+def read_pieces(path: Path) -> SentencePieceProcessor:
+    """Read a sentencepiece model, such as spm.model."""
+    from sentencepiece import SentencePieceProcessor
+
+    with naming(path):
+        return SentencePieceProcessor(model_file=str(path))
 
 
 def inside(folder: Path, name: str, named_by: Path) -> Path:

@@ -22,6 +22,7 @@ from .utility import AggregatingKernel, Kernel, Statistics, TextTable, Utility, 
 # Hypotheses, references and sources of k pairs, as indices.
 Indices: TypeAlias = "tuple[IntArray, IntArray, IntArray]"
 _SURROGATE = re.compile("[\ud800-\udfff]")  # alone it has no UTF-8
+_TOO_LARGE = 1e100  # scores whose squares and their sums are still finite
 _LACKING = "utility {!r} cannot {}: its {} is False, or its kernel lacks the methods"
 
 
@@ -207,8 +208,8 @@ class Lookup:
         scorer.statistics.calls += part.size
         if values.shape != part.shape:
             raise ValueError(f"utility {scorer.utility.name!r} gave {values.shape} scores for {part.size} pairs")
-        if not np.isfinite(values).all():
-            raise ValueError(self._not_finite(values, part))
+        if not (np.abs(values) < _TOO_LARGE).all():
+            raise ValueError(self._unusable(values, part))
         self._values[self._new[part]] = values
         if scorer.cache is not None:
             scorer.cache.put([self._digests[k] for k in part], values)
@@ -223,8 +224,9 @@ class Lookup:
             self.scorer.known_keys, self.scorer.known_values = keys[order], values[order]
         return self._values if self._inverse is None else self._values[self._inverse]
 
-    def _not_finite(self, values: FloatArray, part: IntArray) -> str:
-        scorer, bad, shown = self.scorer, np.flatnonzero(~np.isfinite(values)), []
+    def _unusable(self, values: FloatArray, part: IntArray) -> str:
+        scorer, bad, shown = self.scorer, np.flatnonzero(~(np.abs(values) < _TOO_LARGE)), []
+        finite = np.isfinite(values).all()
         for k in bad[:3].tolist():
             h, r, s = (int(indices[part[k]]) for indices in self._pairs)
             texts = {"hypothesis": scorer.texts[h]}
@@ -233,10 +235,11 @@ class Lookup:
             if scorer.sources:
                 texts["source"] = scorer.sources[s]
             shown.append(f"{values[k]} for " + ", ".join(f"{name} {text!r}" for name, text in texts.items()))
+        what = f"numbers of {_TOO_LARGE:g} or more" if finite else "NaN or infinity"
+        remedy = "divide them" if finite else "score in dtype='float32' if the network overflows in half precision"
         return (
-            f"utility {scorer.utility.name!r} gave NaN or infinity for {bad.size} of {values.size} pairs: "
-            + "; ".join(shown)
-            + ". Check these texts, or score in dtype='float32' if the network overflows in half precision"
+            f"utility {scorer.utility.name!r} gave {what} for {bad.size} of {values.size} pairs: {'; '.join(shown)}. "
+            f"Check these texts, or {remedy}"
         )
 
 

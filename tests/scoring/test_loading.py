@@ -33,6 +33,7 @@ from hf_acpmbr.scoring import (
 from hf_acpmbr.scoring.checkpoints import read_weights
 from hf_acpmbr.scoring.load import UTILITIES
 
+from ..metrics.cases import CASES, untrained_judge
 from ..metrics.checkpoints import SENTENCES, write_bleurt, write_encoder
 
 MODULE = """
@@ -447,6 +448,8 @@ DAMAGE = {
     "tokenizer_config.json": [b"[]"],
     "model.safetensors": [b"", b"\x10", b"version https://git-lfs.github.com/spec/v1\n", None],
     "pytorch_model.bin": [b"", b"PK", pickle.dumps(Evil(), 2), pickle.dumps([1], 2), None],
+    "spm.model": [b"", b"[]", None],
+    "tokenizer.json": [b"", b"[]", None],
     "model.safetensors.index.json": [b"{}", b'{"weight_map": []}', b'{"weight_map": {"a": 1}}'],
 }
 
@@ -464,6 +467,8 @@ def test_damaged_and_malicious_files_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, file: str, content: bytes | None
 ) -> None:
     folder = (write_bleurt if kind == "bleurt" else write_encoder)(tmp_path / "checkpoint")
+    if file in ("spm.model", "tokenizer.json") and not (folder / file).exists():
+        pytest.skip("it has no such file")
     whole = folder / "model.safetensors"
     if file == "pytorch_model.bin":
         torch.save(load_file(whole), folder / file)
@@ -475,6 +480,26 @@ def test_damaged_and_malicious_files_are_named(
     with pytest.raises((ValueError, OSError), match=re.escape(str(folder))):
         load_utility(name, **options).score(["a"], ["b"])
     assert "it ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["bleurt", "comet", "unite", "metricx", "bertscore", "embedding", "judge"])
+@untrained_judge
+def test_no_file_of_a_checkpoint_makes_its_code_run(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(CASES[name].needs)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # nobody is asked either
+    CASES[name].make(tmp_path)
+    ran = tmp_path / "ran"
+    for path in list(tmp_path.rglob("*config.json")):
+        code = f"import pathlib\npathlib.Path({str(ran)!r}).touch()\nclass Own: pass\n"
+        path.with_name("own_code.py").write_text(code)
+        kinds = ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
+        places = dict.fromkeys(kinds, "own_code.Own")
+        own = {"auto_map": {**places, "AutoTokenizer": ["own_code.Own", "own_code.Own"]}, "trust_remote_code": True}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
+    utility = CASES[name].make(tmp_path)
+    source = ["see"] if utility.needs_source or utility.takes_source else None
+    assert np.isfinite(utility.score(["a cat"], ["the dog"], source)).all()
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("content", ["[]", "a: [", "text"])

@@ -54,7 +54,7 @@ class CometNetwork(nn.Module):
 
     def __init__(self, hparams: CometHparams, config: PretrainedConfig, blocks: int) -> None:
         super().__init__()
-        self.encoder = AutoModel.from_config(config)
+        self.encoder = AutoModel.from_config(config, trust_remote_code=False)
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None  # never used, and not always in the checkpoint
         self.layer, self.word_layer = hparams.layer, hparams.word_layer
