@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..config import integer, number, one_of, optional
 from ..scoring.batches import padded
 from ..scoring.checkpoints import naming
 from ..scoring.utility import SENTENCE_TOKENS, Kernel, Statistics, TextTable
@@ -62,17 +63,13 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
         **options: Any,
     ) -> None:
         super().__init__(checkpoint, **options)
-        if output not in _OUTPUTS:
-            raise ValueError(f"output={output!r} is unknown: choose one of {', '.join(_OUTPUTS)}")
-        if layer is not None and layer < 1:
-            raise ValueError(f"layer must be at least 1, got {layer}")
-        if baseline is not None and not baseline < 1:
-            raise ValueError(f"baseline must be below 1, got {baseline}")
+        layer = optional(integer(1))("layer", layer)
         # Encoders by the layer that the authors found to agree best with human ratings.
         found = json.loads(Path(__file__).with_name("bertscore_layers.json").read_text(encoding="utf-8"))
         name = checkpoint.rstrip("/").split("/")[-1]
         self.layer = layer or next((int(best) for best, encoders in found.items() if name in encoders), None)
-        self.output, self.idf, self.baseline = output, idf, baseline
+        self.output, self.idf = one_of(*_OUTPUTS)("output", output), idf
+        self.baseline = optional(number(high=1, below=True))("baseline", baseline)
         self.symmetric = output == "f1"
         self.needs_all_references = idf
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
-from ..config import number, one_of, optional
+from ..config import integer, number, one_of, optional
 from ..scoring.utility import Kernel, Statistics, TextTable, Utility
 from .ngrams import STRING_PRICES, MatchTable, NGramCounts, words
 
@@ -45,17 +45,15 @@ class SentenceBLEU(Utility):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if max_ngram_order < 1:
-            raise ValueError(f"max_ngram_order must be at least 1, got {max_ngram_order}")
         from sacrebleu.metrics.bleu import BLEU
 
-        if tokenize not in BLEU.TOKENIZERS:
-            raise ValueError(f"tokenize={tokenize!r} is unknown: choose one of {', '.join(sorted(BLEU.TOKENIZERS))}")
+        one_of(*sorted(BLEU.TOKENIZERS))("tokenize", tokenize)
         one_of(*BLEU.SMOOTH_DEFAULTS)("smooth_method", smooth_method)
         usual = BLEU.SMOOTH_DEFAULTS[smooth_method]
         if smooth_value is not None and usual is None:
             raise ValueError(f"smooth_value={smooth_value} has no effect with smooth_method={smooth_method!r}")
-        self.tokenize, self.lowercase, self.max_ngram_order = tokenize, lowercase, max_ngram_order
+        self.tokenize, self.lowercase = tokenize, lowercase
+        self.max_ngram_order = integer(1)("max_ngram_order", max_ngram_order)
         self.smooth_method, self.smooth_value = smooth_method, optional(number(0))("smooth_value", smooth_value)
         self._smooth_value = float(usual or 0.0) if smooth_value is None else smooth_value
         self._bleu = BLEU(tokenize=tokenize, lowercase=lowercase, max_ngram_order=max_ngram_order, effective_order=True)

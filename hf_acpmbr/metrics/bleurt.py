@@ -20,6 +20,7 @@ from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertEncoder, BertLayer, BertPooler
 
 from ..candidates import FloatArray, IntArray
+from ..config import integer, optional
 from ..scoring.batches import pad, padded
 from ..scoring.checkpoints import Fields, read_config, read_json, read_pieces, read_weights
 from ..scoring.utility import Kernel, Statistics, TextTable
@@ -55,9 +56,7 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
 
     def __init__(self, checkpoint: str, *, max_length: int | None = None, **options: Any) -> None:
         super().__init__(checkpoint, **options)
-        if max_length is not None and max_length < _SPECIALS + 2:
-            raise ValueError(f"max_length must be at least 5 (two texts and three special tokens), got {max_length}")
-        self.max_length = max_length
+        self.max_length = optional(integer(_SPECIALS + 2))("max_length", max_length)
 
     @cached_property
     def tokenizer(self) -> BLEURTTokenizer:

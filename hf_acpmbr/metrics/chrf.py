@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..config import integer, number
 from ..scoring.utility import Kernel, Statistics, TextTable, Utility
 from .ngrams import STRING_PRICES, MatchTable, NGramCounts
 
@@ -51,11 +52,8 @@ class ChrF(Utility):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if char_order < 1 or word_order < 0:
-            raise ValueError(f"char_order must be at least 1 and word_order at least 0, got {char_order}, {word_order}")
-        if not beta > 0:
-            raise ValueError(f"beta must be positive, got {beta}")
-        self.char_order, self.word_order, self.beta = char_order, word_order, float(beta)
+        self.char_order, self.word_order = integer(1)("char_order", char_order), integer(0)("word_order", word_order)
+        self.beta = float(number(0, above=True)("beta", beta))
         self.lowercase, self.whitespace, self.eps_smoothing = lowercase, whitespace, eps_smoothing
         self.symmetric = beta == 1
         self.name = "chrf" + "+" * word_order
@@ -98,19 +96,16 @@ class _ChrFKernel:
 
     def _f_score(self, matches: IntArray | FloatArray, total_h: IntArray, total_r: IntArray | FloatArray) -> FloatArray:
         """Return F of the means over the orders both texts have, or with `eps_smoothing` the mean of F over all."""
-        both = (total_h > 0) & (total_r > 0)
         precision, recall = matches / np.maximum(total_h, 1), matches / np.where(total_r > 0, total_r, 1)
         if self.eps_smoothing:
             precision, recall = np.where(total_h > 0, precision, _EPS), np.where(total_r > 0, recall, _EPS)
-            return np.asarray(100.0 * np.where(precision + recall > 0, self._f(precision, recall), _EPS).mean(axis=-1))
-        effective = np.maximum(both.sum(axis=-1), 1)
-        precision, recall = ((side * both).sum(axis=-1) / effective for side in (precision, recall))
-        return np.asarray(100.0 * self._f(precision, recall))
-
-    def _f(self, precision: FloatArray, recall: FloatArray) -> FloatArray:
+        else:
+            both = (total_h > 0) & (total_r > 0)
+            effective = np.maximum(both.sum(axis=-1), 1)
+            precision, recall = ((side * both).sum(axis=-1) / effective for side in (precision, recall))
         denominator = self.beta2 * precision + recall
-        safe = np.where(denominator > 0, denominator, 1.0)
-        return np.asarray((1 + self.beta2) * precision * recall / safe)
+        f = (1 + self.beta2) * precision * recall / np.where(denominator > 0, denominator, 1.0)
+        return np.asarray(100.0 * (np.where(denominator > 0, f, _EPS).mean(axis=-1) if self.eps_smoothing else f))
 
 
 def _words(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..config import integer, one_of, optional
 from ..scoring.checkpoints import naming
 from ..scoring.utility import SENTENCE_TOKENS, Kernel, Statistics, TextTable
 from .network import NetworkUtility
@@ -54,11 +55,8 @@ class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
         **options: Any,
     ) -> None:
         super().__init__(checkpoint, **options)
-        if pooling is not None and pooling not in _POOLINGS:
-            raise ValueError(f"pooling={pooling!r} is unknown: choose one of {', '.join(_POOLINGS)}")
-        if max_length is not None and max_length < 3:
-            raise ValueError(f"max_length must be at least 3, got {max_length}")
-        self.pooling, self.prefix, self.max_length = pooling, prefix, max_length
+        self.pooling, self.prefix = optional(one_of(*_POOLINGS))("pooling", pooling), prefix
+        self.max_length = optional(integer(3))("max_length", max_length)
 
     def prices(self) -> tuple[float, float]:
         return _WIDTH / SENTENCE_TOKENS, float(self.parameters)
@@ -126,7 +124,3 @@ class _CosineKernel:
         """Return (k, K) cosines with given vectors of any length."""
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(self.vectors(hypotheses) @ (vectors / np.maximum(norms, 1e-12)).T)
-
-    def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
-        """Return (k, K) cosines with weighted mean vectors."""
-        return self.vector_scores(hypotheses, weights @ self.vectors(references))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..candidates import FloatArray, IntArray
+from ..config import one_of
 from ..scoring.checkpoints import naming
 from ..scoring.utility import Kernel, Statistics, TextTable
 from .network import NetworkUtility
@@ -76,9 +77,8 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         **options: Any,
     ) -> None:
         super().__init__(checkpoint, **options)
-        if question not in _ASKED:
-            raise ValueError(f"question={question!r} is unknown: choose one of {', '.join(_ASKED)}")
-        self.question, self.both_orders, self.chat = question, both_orders, chat
+        self.question = one_of(*_ASKED)("question", question)
+        self.both_orders, self.chat = both_orders, chat
         self.prompt = _ASKED[question][0] if prompt is None else prompt
         self.answers = dict(_ASKED[question][1] if answers is None else answers)
         _check(self.prompt, self.answers)

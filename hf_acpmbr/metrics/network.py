@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from ..candidates import IntArray
-from ..config import describe, integer, optional
+from ..config import describe, integer, one_of, optional
 from ..devices import checked_device, computes_in, default_device
 from ..scoring.batches import TokenBatches
 from ..scoring.checkpoints import checkpoint_folder, revision_of
@@ -24,7 +24,7 @@ from .tokenization import SpecialTokens
 if TYPE_CHECKING:
     import torch
 
-_DTYPES = ("float32", "float16", "bfloat16")
+_DTYPES = ("auto", "float32", "float16", "bfloat16")
 _CPU_BATCH, _GPU_BATCH = 2048, 32768  # tokens; on a CPU larger batches only cost memory
 _LOADING = threading.RLock()  # the driver's two halves may both be the first to need a network
 N = TypeVar("N", bound="torch.nn.Module", covariant=True)
@@ -73,16 +73,14 @@ class NetworkUtility(Utility, Generic[N]):
         self.checkpoint_name = checkpoint.rstrip("/").split("/")[-1]
         self.name = name or self.checkpoint_name
         self.device = default_device() if device is None else checked_device(device)
+        on_cpu = self.device.startswith("cpu")
         if dtype == "auto":
-            able = self.device != "cpu" and computes_in(self.half, self.device)
-            dtype = self.half if able else "float32"
-        elif dtype not in _DTYPES:
-            raise ValueError(f"dtype={dtype!r} is unknown: choose one of {', '.join(_DTYPES)} or 'auto'")
-        elif dtype != "float32" and self.device == "cpu" and not computes_in(dtype, "cpu"):
+            dtype = self.half if not on_cpu and computes_in(self.half, self.device) else "float32"
+        elif one_of(*_DTYPES)("dtype", dtype) != "float32" and on_cpu and not computes_in(dtype, "cpu"):
             warnings.warn(f"dtype={dtype!r} on this CPU is slower than float32; use dtype='auto'", stacklevel=3)
         self.dtype = dtype
         tokens = optional(integer(1))("batch_tokens", batch_tokens)
-        self.batches = TokenBatches(tokens or (_CPU_BATCH if self.device == "cpu" else _GPU_BATCH))
+        self.batches = TokenBatches(tokens or (_CPU_BATCH if on_cpu else _GPU_BATCH))
         self._given_parameters = parameters
         self._network: N | None = None
 

@@ -58,6 +58,7 @@ class NGramCounts:
         codes = _symbol_codes(symbols)
         self._texts: list[IntArray] = []
         self._grams: list[IntArray] = []
+        self.sizes: list[int] = []  # different n-grams per order
         base = int(codes.max(initial=0)) + 1
         gram, ends = codes, np.arange(codes.size)  # of each n-gram, and where it ends
         for size in range(1, order + 1):
@@ -68,6 +69,7 @@ class NGramCounts:
                 gram = np.unique(pair, return_inverse=True)[1].reshape(-1)
             self._texts.append(owner)
             self._grams.append(np.asarray(gram, dtype=np.int64))
+            self.sizes.append(int(gram.max(initial=-1)) + 1)
 
     def aggregate(self, members: IntArray, weights: FloatArray) -> tuple[list[FloatArray], FloatArray]:
         """Average the n-gram counts of texts `members` under (K, m) weights.
@@ -77,8 +79,7 @@ class NGramCounts:
         """
         by_text = np.stack([np.bincount(members, weights=row, minlength=self.totals.shape[0]) for row in weights])
         means: list[FloatArray] = []
-        for texts, grams in zip(self._texts, self._grams, strict=True):
-            size = int(grams.max(initial=-1)) + 1
+        for texts, grams, size in zip(self._texts, self._grams, self.sizes, strict=True):
             rows = [np.bincount(grams, weights=row[texts], minlength=size) for row in by_text]
             means.append(np.stack(rows).astype(np.float64))
         return means, np.asarray(by_text @ self.totals, dtype=np.float64)
@@ -99,17 +100,11 @@ class NGramCounts:
         # `hypotheses` may repeat: only the last place of each text was filled.
         return np.asarray(out[place[hypotheses]])
 
-    @property
-    def grams(self) -> int:
-        """Different n-grams of all orders."""
-        return sum(int(grams.max(initial=-1)) + 1 for grams in self._grams)
-
     def grid(self) -> IntArray:
         """Return (T, T, n) clipped matches of all pairs, from T × T × grams minima: for a few short texts."""
         total = self.totals.shape[0]
         # One column more than an order has n-grams, so that none is empty.
-        sizes = [int(grams.max(initial=-1)) + 2 for grams in self._grams]
-        starts = np.cumsum([0, *sizes])
+        starts = np.cumsum([0, *(size + 1 for size in self.sizes)])
         cells = [t * starts[-1] + g + start for t, g, start in zip(self._texts, self._grams, starts[:-1], strict=True)]
         counts = np.bincount(np.concatenate(cells), minlength=total * starts[-1]).reshape(total, starts[-1])
         return np.asarray(np.add.reduceat(np.minimum(counts[:, None], counts[None]), starts[:-1], axis=2))
@@ -146,7 +141,7 @@ class MatchTable:
     def __init__(self, counts: Sequence[NGramCounts]) -> None:
         self.totals: IntArray = np.concatenate([kind.totals for kind in counts], axis=1)
         self._grid: IntArray | None = None
-        if self.totals.shape[0] ** 2 * sum(kind.grams for kind in counts) <= _SMALL_GRID:
+        if self.totals.shape[0] ** 2 * sum(sum(kind.sizes) for kind in counts) <= _SMALL_GRID:
             self._grid = np.concatenate([kind.grid() for kind in counts], axis=2)
             return
         parts = [part for kind in counts for part in kind.features()]

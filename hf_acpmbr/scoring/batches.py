@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ..candidates import IntArray
+from ..config import integer
 from .utility import Statistics
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ class TokenBatches:
     """
 
     def __init__(self, batch_tokens: int) -> None:
-        if batch_tokens < 1:
-            raise ValueError(f"batch_tokens must be positive, got {batch_tokens}")
-        self.batch_tokens = batch_tokens
+        self.batch_tokens = integer(1)("batch_tokens", batch_tokens)
 
     def run(
         self,

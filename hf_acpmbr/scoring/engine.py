@@ -51,12 +51,12 @@ class Scorer:
         self.statistics = Statistics()
         self.shape = (len(hypotheses), len(references))
         index: dict[str, int] = {}
-        self._hypotheses = _number(hypotheses, index, "hypotheses")
-        self._references = _number(references, index, "references")
+        self.hypotheses = _number(hypotheses, index, "hypotheses")
+        self.references = _number(references, index, "references")
         self.texts = list(index)
         self.sources = list(sources or ()) if utility.needs_source or utility.takes_source else []
         self.reference_counts: IntArray = np.bincount(
-            self._references, weights=reference_counts, minlength=len(index)
+            self.references, weights=reference_counts, minlength=len(index)
         ).astype(np.int64)
         # What was computed so far: keys of pairs, sorted, and their scores.
         self.known_keys: IntArray = np.zeros(0, dtype=np.int64)
@@ -85,23 +85,6 @@ class Scorer:
             lookup.compute()
         return lookup.answers()
 
-    def keys(self, rows: IntArray, columns: IntArray, sources: IntArray | None) -> IntArray:
-        """Return one number per pair of texts (and source): the same pair has the same one."""
-        h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
-        r = np.zeros_like(h)
-        if self.utility.needs_reference:
-            r = self._references[_checked(columns, self.shape[1], "columns")]
-            if h.shape != r.shape:
-                raise ValueError(f"rows and columns must be equally long, got {h.size} and {r.size}")
-        if self.utility.symmetric:
-            h, r = np.minimum(h, r), np.maximum(h, r)
-        pairs = h * len(self.texts) + r
-        if self.sources:
-            pairs = pairs * len(self.sources)
-            if sources is not None:
-                pairs = pairs + _checked(sources, len(self.sources), "sources")
-        return pairs
-
     def aggregate_scores(self, rows: IntArray, weights: FloatArray) -> FloatArray:
         """Return (k, K) utilities of hypotheses[rows] against K averaged references (aggregation, centroids).
 
@@ -111,22 +94,25 @@ class Scorer:
         weights = np.asarray(weights, dtype=np.float64)
         if weights.ndim != 2 or weights.shape[1] != self.shape[1]:
             raise ValueError(f"weights has shape {weights.shape}, expected (K, {self.shape[1]})")
-        h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
+        h = self.hypotheses[_checked(rows, self.shape[0], "rows")]
         kernel = self.kernel if self.utility.can_aggregate else None
-        if not isinstance(kernel, AggregatingKernel):
+        if isinstance(kernel, AggregatingKernel):
+            scores = kernel.aggregate_scores(h, self.references, weights)
+        elif isinstance(kernel, VectorKernel):
+            scores = kernel.vector_scores(h, weights @ kernel.vectors(self.references))
+        else:
             raise TypeError(_LACKING.format(self.utility.name, "average its references", "can_aggregate"))
-        scores = kernel.aggregate_scores(h, self._references, weights)
         self.statistics.calls += h.size * weights.shape[0]
         return np.asarray(scores, dtype=np.float64)
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """Return the hypotheses' (N, D) and references' (M, D) sentence vectors, of utilities with `has_vectors`."""
         kernel = self._vector_kernel()
-        return kernel.vectors(self._hypotheses), kernel.vectors(self._references)
+        return kernel.vectors(self.hypotheses), kernel.vectors(self.references)
 
     def vector_scores(self, rows: IntArray, vectors: FloatArray) -> FloatArray:
         """Return (k, K) utilities of hypotheses[rows] against K references given as (K, D) sentence vectors."""
-        h = self._hypotheses[_checked(rows, self.shape[0], "rows")]
+        h = self.hypotheses[_checked(rows, self.shape[0], "rows")]
         scores = self._vector_kernel().vector_scores(h, vectors)
         self.statistics.calls += h.size * len(vectors)
         return np.asarray(scores, dtype=np.float64)
@@ -159,7 +145,21 @@ class Lookup:
     """
 
     def __init__(self, scorer: Scorer, rows: IntArray, columns: IntArray, sources: IntArray | None = None) -> None:
-        self.scorer, keys = scorer, scorer.keys(rows, columns, sources)
+        self.scorer, utility = scorer, scorer.utility
+        h = scorer.hypotheses[_checked(rows, scorer.shape[0], "rows")]
+        r = np.zeros_like(h)
+        if utility.needs_reference:
+            r = scorer.references[_checked(columns, scorer.shape[1], "columns")]
+            if h.shape != r.shape:
+                raise ValueError(f"rows and columns must be equally long, got {h.size} and {r.size}")
+        if utility.symmetric:
+            h, r = np.minimum(h, r), np.maximum(h, r)
+        # One number per pair of texts (and source): the same pair has the same one.
+        keys = h * len(scorer.texts) + r
+        if scorer.sources:
+            keys = keys * len(scorer.sources)
+            if sources is not None:
+                keys = keys + _checked(sources, len(scorer.sources), "sources")
         scorer.statistics.requested += keys.size
         self._wanted, self._inverse = keys, None
         if keys.size > 1 and not np.all(keys[1:] > keys[:-1]):
@@ -177,7 +177,7 @@ class Lookup:
         todo, step = np.arange(self._new.size), max(self._new.size, 1)
         if scorer.cache is not None and todo.size:
             h, r, s = self._pairs
-            compared = r if scorer.utility.needs_reference else None
+            compared = r if utility.needs_reference else None
             self._digests = scorer.cache.digests(scorer.texts, scorer.sources, h, compared, s)
             self._values[self._new], found = scorer.cache.get(self._digests)
             scorer.statistics.cached += int(found.sum())

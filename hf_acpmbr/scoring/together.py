@@ -64,6 +64,10 @@ class Ask:
         """Ask for what `work` returns, computed on the scorer's device: averaged references, sentence vectors."""
         return cls(scorer, work=work)
 
+    def __call__(self) -> object:
+        """Compute the answer alone, by the scorer's own kernel."""
+        return self.scorer(self.rows, self.columns).reshape(self.shape) if self.work is None else self.work()
+
 
 # One question, answered by one value, or several at once, answered by a list.
 Asks: TypeAlias = "Ask | Sequence[Ask]"
@@ -82,7 +86,7 @@ class Meter:
     scoring: dict[Scorer, float] = field(default_factory=dict)
     computed: float = 0.0
     since: float | None = None
-    _pace: dict[Scorer, float] = field(default_factory=dict)
+    pace: dict[Scorer, float] = field(default_factory=dict)  # seconds per score when last asked
 
     @property
     def computing(self) -> float:
@@ -99,15 +103,9 @@ class Meter:
 
         A score is expected to take what it took on average when the scorer was last asked.
         """
-        pace = self._pace.get(scorer, 0.0)
+        pace = self.pace.get(scorer, 0.0)
         left = max(share * self.limit - self.seconds, 0.0)
         return most if most * pace <= left else int(left / pace)
-
-    def charge(self, scorer: Scorer, scores: int, seconds: float) -> None:
-        """Count what `scores` scores took."""
-        self.scoring[scorer] = self.scoring.get(scorer, 0.0) + seconds
-        if scores:
-            self._pace[scorer] = seconds / scores
 
 
 @dataclass(eq=False)
@@ -127,11 +125,6 @@ class Answer:
         except Exception as error:
             self.error = error
         self.seconds += time.perf_counter() - start
-
-    def alone(self) -> None:
-        """Answer it by the scorer's own kernel."""
-        ask = self.ask
-        self.attempt(ask.work or (lambda: ask.scorer(ask.rows, ask.columns).reshape(ask.shape)))
 
 
 @dataclass(eq=False)
@@ -156,7 +149,10 @@ class Source(Generic[T]):
     def advance(self) -> None:
         """Hand over the answers, or the first error among them, and run the decoder up to its next question."""
         for answer in self.answers:
-            self.meter.charge(answer.ask.scorer, answer.ask.rows.size, answer.seconds)
+            scorer, scores = answer.ask.scorer, answer.ask.rows.size
+            self.meter.scoring[scorer] = self.meter.scoring.get(scorer, 0.0) + answer.seconds
+            if scores:
+                self.meter.pace[scorer] = answer.seconds / scores
         self.meter.since = time.perf_counter()
         try:
             failed = next((answer.error for answer in self.answers if answer.error is not None), None)
@@ -198,7 +194,7 @@ def decide_together(
     counts = {} if statistics is None else statistics
     while part := list(islice(coming, _TOGETHER if joined else 1)):
         try:
-            _decide_part(part, partial(_advance, part, len(decided), progress), counts)
+            _decide_part(part, len(decided), progress, counts)
         finally:
             for source in part:
                 source.steps.close()
@@ -211,7 +207,8 @@ def decide_together(
 
 def _decide_part(
     part: list[Source[T]],
-    advance: Callable[[list[Source[T]]], list[Source[T]]],
+    before: int,
+    progress: Callable[[int], object] | None,
     statistics: dict[Utility, Statistics],
 ) -> None:
     """Advance all sources of a part to their end: in two halves, of which one computes while the other is scored."""
@@ -221,7 +218,16 @@ def _decide_part(
 
         def turn(live: list[Source[T]], kernels: SharedKernels | None) -> None:
             """Let sources compute; what they ask is scored by the second thread, or when it is due."""
-            if live := advance(live):
+            for source in live:
+                if not source.done:
+                    source.advance()
+                if source.error is not None:  # an earlier source may still fail; a later one no longer matters
+                    for later in part[part.index(source) + 1 :]:
+                        later.steps.close()
+                        later.done = True
+                if progress is not None:
+                    progress(before + sum(source.done for source in part))
+            if live := [source for source in live if not source.done]:
                 turns.append((live, kernels, device.submit(serve, live, kernels) if device else None))
 
         for half in halves:
@@ -230,22 +236,6 @@ def _decide_part(
             live, kernels, scoring = turns.popleft()
             scoring.result() if scoring else serve(live, kernels)
             turn(live, kernels)
-
-
-def _advance(
-    part: list[Source[T]], before: int, progress: Callable[[int], object] | None, live: list[Source[T]]
-) -> list[Source[T]]:
-    """Let the live sources of a part compute; return those that ask on."""
-    for source in live:
-        if not source.done:
-            source.advance()
-        if source.error is not None:  # an earlier source may still fail; a later one no longer matters
-            for later in part[part.index(source) + 1 :]:
-                later.steps.close()
-                later.done = True
-        if progress is not None:
-            progress(before + sum(source.done for source in part))
-    return [source for source in live if not source.done]
 
 
 def serve(sources: Sequence[Source[Any]], shared: SharedKernels | None) -> None:
@@ -271,7 +261,7 @@ def serve(sources: Sequence[Source[Any]], shared: SharedKernels | None) -> None:
 
 def _do_all(jobs: Mapping[object, list[Answer]]) -> None:
     for kernel, answers in jobs.items():
-        kernel.answer(answers) if isinstance(kernel, SharedKernel) else answers[0].alone()
+        kernel.answer(answers) if isinstance(kernel, SharedKernel) else answers[0].attempt(answers[0].ask)
 
 
 class SharedKernels:

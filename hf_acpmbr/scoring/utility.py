@@ -23,27 +23,16 @@ U = TypeVar("U", bound="Utility")
 
 @dataclass
 class Statistics:
-    """What scoring has cost so far.
+    """What scoring has cost so far."""
 
-    Attributes:
-        calls: pairs really computed: after dropping repeated pairs, symmetric twins, known and cached ones.
-        requested: pairs asked for.
-        cached: pairs answered by the persistent cache.
-        encoded: texts run through an encoder (utilities that encode each text once).
-        batches: forward passes.
-        tokens: real tokens in those batches.
-        padded_tokens: tokens with padding.
-        out_of_memory: times a batch was halved.
-    """
-
-    calls: int = 0
-    requested: int = 0
-    cached: int = 0
-    encoded: int = 0
-    batches: int = 0
-    tokens: int = 0
-    padded_tokens: int = 0
-    out_of_memory: int = 0
+    calls: int = 0  # pairs really computed: after dropping repeated pairs, symmetric twins, known and cached ones
+    requested: int = 0  # pairs asked for
+    cached: int = 0  # pairs answered by the persistent cache
+    encoded: int = 0  # texts run through an encoder, of utilities that encode each text once
+    batches: int = 0  # forward passes
+    tokens: int = 0  # real tokens in them
+    padded_tokens: int = 0  # tokens with padding
+    out_of_memory: int = 0  # times a batch was halved
 
     @property
     def padding(self) -> float:
@@ -53,17 +42,11 @@ class Statistics:
 
 @dataclass(frozen=True)
 class TextTable:
-    """What a kernel is made for.
+    """What a kernel is made for."""
 
-    Attributes:
-        texts: unique texts, hypotheses and references together.
-        sources: unique sources; empty for utilities that need none.
-        reference_counts: how often each of the texts is a reference.
-    """
-
-    texts: Sequence[str]
-    sources: Sequence[str]
-    reference_counts: IntArray
+    texts: Sequence[str]  # unique ones, hypotheses and references together
+    sources: Sequence[str]  # unique ones; empty for utilities that need none
+    reference_counts: IntArray  # how often each of the texts is a reference
 
 
 class Kernel(Protocol):
@@ -76,7 +59,7 @@ class Kernel(Protocol):
 
 @runtime_checkable
 class AggregatingKernel(Kernel, Protocol):
-    """The kernel of a utility with `can_aggregate`: it scores against averaged references."""
+    """The kernel of a utility that averages references, but not as vectors."""
 
     def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
         """(k, K) scores of texts against the means of the texts `references` (m,) under (K, m) weights."""
@@ -142,7 +125,7 @@ class Utility(ABC):
     symmetric: bool = False
     joins_sources: bool = False  # pairs of several sources are better scored in one call: a network's batches
     encodes_texts: bool = False  # what costs is each text, once; a pair of encoded texts is next to free
-    can_aggregate: bool = False  # its kernel is an AggregatingKernel
+    can_aggregate: bool = False  # its kernel is an AggregatingKernel, or a VectorKernel whose vectors may be averaged
     has_vectors: bool = False  # its kernel is a VectorKernel
     device: str = "cpu"
     pairs_at_once: ClassVar[int | None] = None

@@ -146,7 +146,8 @@ def test_what_was_loaded_by_name_can_be_written_as_json(made) -> None:
 def test_abilities_are_those_of_the_kernel(made) -> None:
     case, utility, matrix = made
     scorer = prepared(utility)
-    assert utility.can_aggregate == isinstance(scorer.kernel, AggregatingKernel) or not utility.needs_reference
+    averages = isinstance(scorer.kernel, (AggregatingKernel, VectorKernel))
+    assert utility.can_aggregate == averages or not utility.needs_reference
     assert utility.has_vectors == isinstance(scorer.kernel, VectorKernel) or not utility.needs_reference
     rows = np.arange(N)
     tolerance = max(case.tolerance, 1e-9)

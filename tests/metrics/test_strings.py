@@ -213,8 +213,8 @@ def test_chrf_against_mean_counts() -> None:
     ("name", "options", "message"),
     [
         ("chrf", {"char_order": 0}, "char_order must be at least 1"),
-        ("chrf", {"beta": 0}, "beta must be positive"),
-        ("bleu", {"tokenize": "13b"}, "tokenize='13b' is unknown"),
+        ("chrf", {"beta": 0}, "beta must be above 0"),
+        ("bleu", {"tokenize": "13b"}, "tokenize must be one of 13a, .*, got '13b'"),
         ("bleu", {"max_ngram_order": 0}, "max_ngram_order must be at least 1"),
     ],
 )

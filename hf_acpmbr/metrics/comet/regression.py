@@ -272,10 +272,6 @@ class _COMETKernel:
                 out[:, column] = scores.double().cpu().numpy()
         return out
 
-    def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
-        """Return (k, K) scores against weighted mean reference vectors (https://arxiv.org/abs/2402.04251)."""
-        return self.vector_scores(hypotheses, weights @ self.vectors(references))
-
     def _stack(self, texts: IntArray) -> torch.Tensor:
         import torch
 
