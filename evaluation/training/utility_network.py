@@ -22,14 +22,13 @@ import sentencepiece
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
 
 from evaluation.training.rated_pairs import PairBatch, RatedPairs
 from evaluation.training.trainer import Trainer
-from hf_acpmbr.metrics.bleurt import BLEURTNetwork
+from hf_acpmbr.metrics.bleurt import BLEURTNetwork, Layer, Residual
 
 SIZE_SETTINGS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-OTHER_SETTINGS = ("hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "pad_token_id")
+OTHER_SETTINGS = ("hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps")
 # The vocabulary's size, and a length at which hardly any pair of paragraphs of WMT's ratings is cut.
 PIECES = 4000
 POSITIONS = 512
@@ -91,19 +90,18 @@ def start(network: BLEURTNetwork, vectors: torch.Tensor | None = None) -> None:
     # A constant near the ratings' mean to start from: the first steps go into what distinguishes pairs.
     nn.init.zeros_(network.classifier.weight)
     nn.init.constant_(network.classifier.bias, 0.6)
-    config = network.encoder.config
-    size, width = network.embeddings.word_embeddings.embedding_dim, int(config.hidden_size)
-    head = width // int(config.num_attention_heads)
+    size, width = network.embeddings.word_embeddings.embedding_dim, int(network.config["hidden_size"])
+    head = width // int(network.config["num_attention_heads"])
     inner, outer = Parts.of(size, head, size), Parts.of(width, head, size)
     speeds = FASTEST_WAVE * ((torch.arange(inner.place // 2) + 0.5) / (inner.place // 2)) ** 1.5
     with torch.no_grad():
         _start_embeddings(network, inner, outer, speeds)
         if vectors is not None:
             take_directions(network.embeddings.word_embeddings.weight[:, : inner.content], vectors)
-        for layer, logit in zip(cast(Sequence[BertLayer], network.encoder.layer), EQUAL_LOGITS, strict=False):
-            _start_attention(cast(BertSelfAttention, layer.attention.self), outer, logit, speeds)
-            for dense in (layer.attention.output.dense, layer.output.dense):
-                dense.weight[outer.content :] = 0.0  # sentence and place stay as they are
+        for layer, logit in zip(cast(Sequence[Layer], network.encoder["layer"]), EQUAL_LOGITS, strict=False):
+            _start_attention(layer, outer, logit, speeds)
+            for residual in (layer.attention["output"], layer.output):
+                cast(Residual, residual).dense.weight[outer.content :] = 0.0  # sentence and place stay as they are
 
 
 def _start_embeddings(network: BLEURTNetwork, inner: Parts, outer: Parts, speeds: torch.Tensor) -> None:
@@ -120,9 +118,10 @@ def _start_embeddings(network: BLEURTNetwork, inner: Parts, outer: Parts, speeds
     weight[outer.content :, c:] = torch.eye(1 + inner.place)
 
 
-def _start_attention(attention: BertSelfAttention, parts: Parts, equal: float, speeds: torch.Tensor) -> None:
+def _start_attention(layer: Layer, parts: Parts, equal: float, speeds: torch.Tensor) -> None:
     """Let half of the heads look for equal pieces, one for the left neighbour and one for the right."""
-    query, key, heads = attention.query.weight, attention.key.weight, attention.num_attention_heads
+    projections, heads = cast(nn.ModuleDict, layer.attention["self"]), layer.heads
+    query, key = (cast(nn.Linear, projections[name]).weight for name in ("query", "key"))
     head, c = len(query) // heads, parts.content
     alike = (equal / (head**0.5 * c)) ** 0.5 * torch.randn(head * (heads // 2), c)
     for k in range(heads // 2):
@@ -266,7 +265,7 @@ def export(network: BLEURTNetwork, pieces: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, object] = {"architectures": ["BleurtForSequenceClassification"], "model_type": "bleurt"}
     config["embedding_size"] = network.embeddings.word_embeddings.embedding_dim
-    config |= {name: getattr(network.encoder.config, name) for name in (*SIZE_SETTINGS, *OTHER_SETTINGS)}
+    config |= {name: network.config[name] for name in (*SIZE_SETTINGS, *OTHER_SETTINGS)} | {"pad_token_id": 0}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = {}
     for key, value in network.state_dict().items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import BertConfig
-from transformers.models.bert.modeling_bert import BertEncoder, BertLayer, BertPooler
 
 from ..candidates import FloatArray, IntArray
 from ..config import integer, optional
@@ -29,10 +27,21 @@ from .tokenization import NO_LIMIT
 
 _POSITIONS = 512  # of a config.json that does not say
 _SPECIALS = 3  # [CLS] reference [SEP] candidate [SEP]
-_CONFIG = (
-    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
-    "max_position_embeddings type_vocab_size layer_norm_eps"
-)
+# What a config.json that does not say it has, as BERT.
+_BERT: Fields = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+}
+_TANH_GELU = partial(functional.gelu, approximate="tanh")
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"gelu": functional.gelu, "relu": functional.relu}
+_ACTIVATIONS |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), _TANH_GELU)
 # Where published checkpoints keep the projection of the embeddings.
 _PROJECTIONS = ("encoder.embedding_projection.", "encoder.embedding_hidden_mapping_in.")
 
@@ -144,20 +153,57 @@ def truncated_sizes(references: IntArray, candidates: IntArray, room: int) -> tu
 class FactorisedEmbeddings(nn.Module):
     """Word, position and segment embeddings of size E, normalised, then projected to H (if E is given)."""
 
-    def __init__(self, config: BertConfig, embedding_size: int | None) -> None:
+    def __init__(self, config: Fields, embedding_size: int | None) -> None:
         super().__init__()
-        size = embedding_size or config.hidden_size
-        self.word_embeddings = nn.Embedding(config.vocab_size, size)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
-        self.LayerNorm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.projection = nn.Identity() if embedding_size is None else nn.Linear(size, config.hidden_size)
+        size = embedding_size or config["hidden_size"]
+        # nn.Embedding itself would draw its numbers, for which torch imports its compiler on the device "meta".
+        tables = (torch.empty(config[n], size) for n in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
+        words, positions, segments = (nn.Embedding.from_pretrained(t, freeze=False) for t in tables)  # type: ignore[no-untyped-call]
+        self.word_embeddings, self.position_embeddings, self.token_type_embeddings = words, positions, segments
+        self.LayerNorm = nn.LayerNorm(size, eps=config["layer_norm_eps"])
+        self.projection = nn.Identity() if embedding_size is None else nn.Linear(size, config["hidden_size"])
 
     def forward(self, ids: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
         """Embed (B, L) ids and segments as (B, L, H)."""
         positions = self.position_embeddings.weight[: ids.shape[1]]
         embedded = self.word_embeddings(ids) + self.token_type_embeddings(segments) + positions
         return cast(torch.Tensor, self.projection(self.LayerNorm(embedded)))
+
+
+class Residual(nn.Module):
+    """Half of a layer: what it adds to its input, and the norm behind it."""
+
+    def __init__(self, inner: int, config: Fields) -> None:
+        super().__init__()
+        self.dense = nn.Linear(inner, config["hidden_size"])
+        self.LayerNorm = nn.LayerNorm(config["hidden_size"], eps=config["layer_norm_eps"])
+
+    def forward(self, states: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, self.LayerNorm(self.dense(states) + before))
+
+
+class Layer(nn.Module):
+    """A layer of BERT, with its names. (transformers' own is imported in seconds.)"""
+
+    def __init__(self, config: Fields) -> None:
+        super().__init__()
+        size, inner, self.heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+        if (act := config["hidden_act"]) not in _ACTIVATIONS:
+            raise ValueError(f"config.json says hidden_act={act!r}: supported are {', '.join(_ACTIVATIONS)}")
+        self.activation = _ACTIVATIONS[act]
+        projections = nn.ModuleDict({name: nn.Linear(size, size) for name in ("query", "key", "value")})
+        self.attention = nn.ModuleDict({"self": projections, "output": Residual(size, config)})
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(size, inner)})
+        self.output = Residual(inner, config)
+
+    def forward(self, asking: torch.Tensor, hidden: torch.Tensor, attended: torch.Tensor | None) -> torch.Tensor:
+        """Return the states of the positions that ask, of all positions' states and which of them exist."""
+        projections = cast(nn.ModuleDict, self.attention["self"]).values()
+        states = (project(of) for project, of in zip(projections, (asking, hidden, hidden), strict=True))
+        query, key, value = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in states)
+        context = functional.scaled_dot_product_attention(query, key, value, attn_mask=attended)
+        between = self.attention["output"](context.transpose(1, 2).flatten(2), asking)
+        return cast(torch.Tensor, self.output(self.activation(self.intermediate["dense"](between)), between))
 
 
 class BLEURTNetwork(nn.Module):
@@ -170,32 +216,27 @@ class BLEURTNetwork(nn.Module):
     def __init__(self, config: Fields) -> None:
         super().__init__()
         size = config.get("embedding_size") or config.get("input_embedding_size")
-        known: Fields = {name: config[name] for name in _CONFIG.split() if name in config}
+        self.config: Fields = _BERT | {name: config[name] for name in _BERT if name in config}
         # Google's gelu is the tanh one in the older, unfactorised checkpoints, whose config.json says "gelu".
-        if known.get("hidden_act", "gelu") == "gelu" and not size:
-            known["hidden_act"] = "gelu_pytorch_tanh"
-        bert = BertConfig(**known, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        self.embeddings = FactorisedEmbeddings(bert, size)
-        self.encoder = BertEncoder(bert)
-        self.pooler = BertPooler(bert)
-        self.classifier = nn.Linear(bert.hidden_size, 1)
+        if self.config["hidden_act"] == "gelu" and not size:
+            self.config["hidden_act"] = "gelu_pytorch_tanh"
+        self.embeddings = FactorisedEmbeddings(self.config, size)
+        layers = nn.ModuleList(Layer(self.config) for _ in range(self.config["num_hidden_layers"]))
+        self.encoder = nn.ModuleDict({"layer": layers})
+        width = self.config["hidden_size"]
+        self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
+        self.classifier = nn.Linear(width, 1)
 
     def forward(self, ids: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Score (B, L) ids, segments and boolean mask (None: no padding) as (B,)."""
         hidden = self.embeddings(ids, segments)
         attended = None if mask is None else mask[:, None, None, :]
-        *_, last = layers = cast(Sequence[BertLayer], self.encoder.layer)
+        *_, last = layers = cast(nn.ModuleList, self.encoder["layer"])
         for layer in layers:
             # The score is read off the first position alone, so the last layer computes no other.
-            asking = hidden[:, :1] if layer is last else hidden
-            attention = layer.attention.self
-            projected = attention.query(asking), attention.key(hidden), attention.value(hidden)
-            heads = (states.unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2) for states in projected)
-            query, key, value = heads
-            context = functional.scaled_dot_product_attention(query, key, value, attn_mask=attended)
-            between = layer.attention.output(context.transpose(1, 2).flatten(2), asking)
-            hidden = layer.output(layer.intermediate(between), between)
-        return cast(torch.Tensor, self.classifier(self.pooler(hidden)).squeeze(-1))
+            hidden = layer(hidden[:, :1] if layer is last else hidden, hidden, attended)
+        pooled = torch.tanh(self.pooler["dense"](hidden[:, 0]))
+        return cast(torch.Tensor, self.classifier(pooled).squeeze(-1))
 
     @classmethod
     def with_weights(cls, config: Fields, weights: Mapping[str, torch.Tensor]) -> BLEURTNetwork:

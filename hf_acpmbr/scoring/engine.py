@@ -141,7 +141,7 @@ class Lookup:
         rows, columns, sources: the pairs, as `Scorer.__call__` takes them.
 
     Attributes:
-        blocks: what is left to compute, as places among the new pairs.
+        blocks: what is left to compute: places among the new pairs, and the pairs.
     """
 
     def __init__(self, scorer: Scorer, rows: IntArray, columns: IntArray, sources: IntArray | None = None) -> None:
@@ -172,44 +172,37 @@ class Lookup:
         self._values[known] = scorer.known_values[place[known]]
         self._new = np.flatnonzero(~known)
         pairs, s = np.divmod(self._wanted[self._new], max(len(scorer.sources), 1))
-        self._pairs: Indices = (*np.divmod(pairs, len(scorer.texts)), s)
+        h, r = np.divmod(pairs, len(scorer.texts))
         self._digests: list[bytes] = []
         todo, step = np.arange(self._new.size), max(self._new.size, 1)
         if scorer.cache is not None and todo.size:
-            h, r, s = self._pairs
             compared = r if utility.needs_reference else None
             self._digests = scorer.cache.digests(scorer.texts, scorer.sources, h, compared, s)
             self._values[self._new], found = scorer.cache.get(self._digests)
             scorer.statistics.cached += int(found.sum())
             todo, step = np.flatnonzero(~found), scorer.cache.block
-        self.blocks = [todo[start : start + step] for start in range(0, todo.size, step)]
+        parts = [todo[start : start + step] for start in range(0, todo.size, step)]
+        self.blocks: list[tuple[IntArray, Indices]] = [(part, (h[part], r[part], s[part])) for part in parts]
 
-    def block(self) -> Indices:
-        """Return the pairs to compute next."""
-        h, r, s = self._pairs
-        part = self.blocks[0]
-        return h[part], r[part], s[part]
+    def compute(self, values: FloatArray | None = None) -> Lookup:
+        """Take the scores of the next block, by default those of the scorer's own kernel; return the lookup itself.
 
-    def compute(self) -> Lookup:
-        """Compute the next block by the scorer's own kernel; return the lookup itself."""
-        scorer = self.scorer
-        try:
-            values = np.asarray(scorer.kernel(*self.block()), dtype=np.float64)
-        except (TypeError, UnicodeError) as error:  # what tokenizers raise for strings that are not text
-            text = next((text for text in [*scorer.texts, *scorer.sources] if _SURROGATE.search(text)), None)
-            if text is None:
-                raise
-            raise ValueError(f"{text!r} has half of a surrogate pair, which is not text: remove it") from error
-        return self.fill(values)
-
-    def fill(self, values: FloatArray) -> Lookup:
-        """Take the scores of the next block, refused if they are not one finite number per pair."""
-        scorer, part = self.scorer, self.blocks.pop(0)
+        They are refused if they are not one finite number per pair.
+        """
+        scorer, (part, pairs) = self.scorer, self.blocks.pop(0)
+        if values is None:
+            try:
+                values = np.asarray(scorer.kernel(*pairs), dtype=np.float64)
+            except (TypeError, UnicodeError) as error:  # what tokenizers raise for strings that are not text
+                text = next((text for text in [*scorer.texts, *scorer.sources] if _SURROGATE.search(text)), None)
+                if text is None:
+                    raise
+                raise ValueError(f"{text!r} has half of a surrogate pair, which is not text: remove it") from error
         scorer.statistics.calls += part.size
         if values.shape != part.shape:
             raise ValueError(f"utility {scorer.utility.name!r} gave {values.shape} scores for {part.size} pairs")
         if not (np.abs(values) < _TOO_LARGE).all():
-            raise ValueError(self._unusable(values, part))
+            raise ValueError(self._unusable(values, pairs))
         self._values[self._new[part]] = values
         if scorer.cache is not None:
             scorer.cache.put([self._digests[k] for k in part], values)
@@ -224,11 +217,11 @@ class Lookup:
             self.scorer.known_keys, self.scorer.known_values = keys[order], values[order]
         return self._values if self._inverse is None else self._values[self._inverse]
 
-    def _unusable(self, values: FloatArray, part: IntArray) -> str:
+    def _unusable(self, values: FloatArray, pairs: Indices) -> str:
         scorer, bad, shown = self.scorer, np.flatnonzero(~(np.abs(values) < _TOO_LARGE)), []
         finite = np.isfinite(values).all()
         for k in bad[:3].tolist():
-            h, r, s = (int(indices[part[k]]) for indices in self._pairs)
+            h, r, s = (int(indices[k]) for indices in pairs)
             texts = {"hypothesis": scorer.texts[h]}
             if scorer.utility.needs_reference:
                 texts["reference"] = scorer.texts[r]

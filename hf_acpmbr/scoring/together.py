@@ -326,7 +326,7 @@ class SharedKernel:
         lookups: list[Lookup] = [answer.value for answer in answers]
         placed: list[tuple[IntArray, IntArray, IntArray]] = []
         for lookup in lookups:
-            (texts, first), (h, r, s) = self._places[lookup.scorer], lookup.block()
+            (texts, first), (_, (h, r, s)) = self._places[lookup.scorer], lookup.blocks[0]
             placed.append((texts[h], texts[r], s + first))
         joined = [np.concatenate(part) for part in zip(*placed, strict=True)]
         try:
@@ -340,7 +340,7 @@ class SharedKernel:
         seconds = time.perf_counter() - start
         ends = np.cumsum([part[0].size for part in placed])
         for answer, lookup, own in zip(answers, lookups, np.split(values, ends[:-1]), strict=True):
-            answer.attempt(partial(lookup.fill, own))
+            answer.attempt(partial(lookup.compute, own))
             answer.seconds += seconds * own.size / values.size
         if self._statistics.encoded > encoded:
             for lookup, (h, r, s) in zip(lookups, placed, strict=True):

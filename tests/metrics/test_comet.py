@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,34 @@ def test_comet_equals_the_plain_program(tmp_path: Path, transformation: str, lay
     rows, columns = np.divmod(np.arange(25), 5)
     np.testing.assert_allclose(scorer(rows, columns).reshape(5, 5), expected, atol=1e-5)
     assert scorer.statistics.encoded == len({*hypotheses, *REFERENCES, SOURCE}), "N + M + 1 encodings, not N·M"
+
+
+def test_the_head_multiplies_each_text_once_and_each_two_texts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the rounds: products are counted by their rows, and the scores are those of the whole estimator."""
+    folder = write_comet(tmp_path, 6, class_identifier="regression_metric")
+    utility = load_utility(str(folder))
+    rows: dict[str, int] = {}
+    for part in ("of_hypothesis", "of_reference", "of_both"):
+        own = getattr(utility, part)
+
+        def counted(*vectors: torch.Tensor, part: str = part, own: Callable[..., torch.Tensor] = own) -> torch.Tensor:
+            rows[part] = rows.get(part, 0) + len(vectors[0])
+            return own(*vectors)
+
+        monkeypatch.setattr(utility, part, counted)
+    texts = SENTENCES[:6]
+    scorer = utility.prepare(texts, texts, SOURCE)
+    order = np.random.default_rng(0).permutation(36)
+    found = np.empty(36)
+    found[order[:10]] = scorer(*np.divmod(order[:10], 6))
+    found[order] = scorer(*np.divmod(order, 6))
+    assert (rows["of_hypothesis"], rows["of_reference"]) == (6, 6)
+    assert rows["of_both"] <= 10 + 6 * 7 // 2, "a pair and its swapped twin share what depends on both"
+    plain = PlainComet(folder)
+    expected = [plain.regression(texts[i], texts[j], SOURCE) for i in range(6) for j in range(6)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_comet_scores_several_sources(tmp_path: Path) -> None:

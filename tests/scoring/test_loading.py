@@ -65,6 +65,14 @@ def test_importing_and_string_metrics_load_no_heavy_library() -> None:
     assert run(code) == "False []"
 
 
+def test_a_bleurt_scores_without_the_libraries_that_take_seconds_to_import() -> None:
+    code = (
+        "import sys; from hf_acpmbr import ACPMBR; ACPMBR(target='embedded').rerank(['a b', 'a c', 'b c']);"
+        "print(sorted({'transformers', 'torch._dynamo', 'evaluate', 'datasets'} & set(sys.modules)))"
+    )
+    assert run(code) == "[]"
+
+
 def test_as_metric_is_an_evaluate_metric() -> None:
     import evaluate
 
