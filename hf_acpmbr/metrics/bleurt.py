@@ -80,8 +80,28 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
         positions = int(read_config(self.folder).get("max_position_embeddings", _POSITIONS))
         # Older checkpoints have their longest input in the name alone: bleurt-base-128.
         named = re.fullmatch(r"bleurt-\w+-(128|512)", (self.checkpoint_name or "").lower())
-        longest = self.max_length or self.tokenizer.max_length or (int(named[1]) if named else positions)
-        return _BLEURTKernel(self, table.texts, min(longest, positions) - _SPECIALS, statistics)
+        tokens = self.tokenizer
+        longest = self.max_length or tokens.max_length or (int(named[1]) if named else positions)
+        room = min(longest, positions) - _SPECIALS
+        ids = tokens.encode(table.texts)
+        sizes = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+
+        def scores(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+            first, second = truncated_sizes(sizes[references], sizes[hypotheses], room)
+
+            def forward(batch: IntArray) -> FloatArray:
+                rows, types = [], []
+                for r, h, f, s in zip(references[batch], hypotheses[batch], first[batch], second[batch], strict=True):
+                    rows.append([tokens.cls_id, *ids[r][:f], tokens.sep_id, *ids[h][:s], tokens.sep_id])
+                    types.append([0] * (f + 2) + [1] * (s + 1))
+                inputs = padded(rows, tokens.pad_id, self.device)
+                mask = inputs["attention_mask"].bool() if min(map(len, rows)) < max(map(len, rows)) else None
+                output = self.network(inputs["input_ids"], pad(types, 0, self.device), mask)
+                return np.asarray(output.double().cpu().numpy())
+
+            return self.scores(first + second + _SPECIALS, forward, statistics)
+
+        return scores
 
 
 class BLEURTTokenizer:
@@ -112,31 +132,6 @@ class BLEURTTokenizer:
             self.cls_id, self.sep_id, self.pad_id = pieces.cls_token_id, pieces.sep_token_id, pieces.pad_token_id
         else:
             raise FileNotFoundError(f"{folder} has neither spm.model nor vocab.txt: is it a BLEURT checkpoint?")
-
-
-class _BLEURTKernel:
-    def __init__(self, utility: BLEURT, texts: Sequence[str], room: int, statistics: Statistics) -> None:
-        self.utility, self.room, self.statistics = utility, room, statistics
-        self.ids = utility.tokenizer.encode(texts)
-        self.sizes = np.fromiter(map(len, self.ids), dtype=np.int64, count=len(self.ids))
-
-    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        first, second = truncated_sizes(self.sizes[references], self.sizes[hypotheses], self.room)
-        scores = np.empty(hypotheses.size)
-
-        def forward(batch: IntArray) -> FloatArray:
-            tokens, device = self.utility.tokenizer, self.utility.device
-            rows, types = [], []
-            for r, h, f, s in zip(references[batch], hypotheses[batch], first[batch], second[batch], strict=True):
-                rows.append([tokens.cls_id, *self.ids[r][:f], tokens.sep_id, *self.ids[h][:s], tokens.sep_id])
-                types.append([0] * (f + 2) + [1] * (s + 1))
-            inputs = padded(rows, tokens.pad_id, device)
-            mask = inputs["attention_mask"].bool() if min(map(len, rows)) < max(map(len, rows)) else None
-            output = self.utility.network(inputs["input_ids"], pad(types, 0, device), mask)
-            return np.asarray(output.double().cpu().numpy())
-
-        self.utility.encode(first + second + _SPECIALS, forward, scores.__setitem__, self.statistics)
-        return scores
 
 
 def truncated_sizes(references: IntArray, candidates: IntArray, room: int) -> tuple[IntArray, IntArray]:

@@ -104,8 +104,8 @@ class _ChrFKernel:
             effective = np.maximum(both.sum(axis=-1), 1)
             precision, recall = ((side * both).sum(axis=-1) / effective for side in (precision, recall))
         denominator = self.beta2 * precision + recall
-        f = (1 + self.beta2) * precision * recall / np.where(denominator > 0, denominator, 1.0)
-        return np.asarray(100.0 * (np.where(denominator > 0, f, _EPS).mean(axis=-1) if self.eps_smoothing else f))
+        f = 100.0 * (1 + self.beta2) * precision * recall / np.where(denominator > 0, denominator, 1.0)
+        return np.asarray(np.where(denominator > 0, f, 100.0 * _EPS).mean(axis=-1) if self.eps_smoothing else f)
 
 
 def _words(text: str) -> list[str]:

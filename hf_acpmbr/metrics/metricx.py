@@ -93,7 +93,23 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Encode each text with its label; mT5's pieces never cross a space, so inputs are put together from parts."""
-        return _MetricXKernel(self, table, statistics)
+        order, limit = _LAYOUTS[self.version]
+        absent = {"source": not self.needs_source, "reference": not self.needs_reference}
+        texts = {part: table.sources if part == "source" else table.texts for part in order if not absent.get(part)}
+        ids = {part: self.pieces.encode([f"{part}: {text}" for text in texts[part]]) for part in texts}
+        sizes = {part: np.array([len(row) for row in rows], dtype=np.int64) for part, rows in ids.items()}
+
+        def scores(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+            of = {"source": sources, "candidate": hypotheses, "reference": references}
+
+            def forward(batch: IntArray) -> FloatArray:
+                inputs = [[token for part, rows in ids.items() for token in rows[of[part][k]]][:limit] for k in batch]
+                return np.asarray(self.network(**padded(inputs, 0, self.device)).double().cpu().numpy())
+
+            lengths = sum((size[of[part]] for part, size in sizes.items()), np.zeros(hypotheses.size, dtype=np.int64))
+            return self.scores(np.minimum(lengths, limit), forward, statistics)
+
+        return scores
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -131,35 +147,6 @@ class Pieces:
             keep = [not (byte and before) for byte, before in zip(spelled, [False, *spelled], strict=False)]
             rows.append(list(compress(known, keep)))
         return rows
-
-
-class _MetricXKernel:
-    def __init__(self, utility: MetricX, table: TextTable, statistics: Statistics) -> None:
-        self.utility, self.statistics = utility, statistics
-        order, self.limit = _LAYOUTS[utility.version]
-        absent = {"source": not utility.needs_source, "reference": not utility.needs_reference}
-        self.ids = {
-            part: utility.pieces.encode(
-                [f"{part}: {text}" for text in (table.sources if part == "source" else table.texts)]
-            )
-            for part in order
-            if not absent.get(part)
-        }
-
-    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        of = {"source": sources, "candidate": hypotheses, "reference": references}
-        lengths = np.zeros(hypotheses.size, dtype=np.int64)
-        for part, rows in self.ids.items():
-            lengths += np.array([len(row) for row in rows], dtype=np.int64)[of[part]]
-        scores = np.empty(hypotheses.size)
-
-        def forward(batch: IntArray) -> FloatArray:
-            inputs = [[token for part, ids in self.ids.items() for token in ids[of[part][k]]] for k in batch]
-            batch_inputs = padded([row[: self.limit] for row in inputs], 0, self.utility.device)
-            return np.asarray(self.utility.network(**batch_inputs).double().cpu().numpy())
-
-        self.utility.encode(np.minimum(lengths, self.limit), forward, scores.__setitem__, self.statistics)
-        return scores
 
 
 class MetricXNetwork(nn.Module):

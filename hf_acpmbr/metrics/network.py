@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..candidates import IntArray
+from ..candidates import FloatArray, IntArray
 from ..config import describe, integer, one_of, optional
 from ..devices import checked_device, computes_in, default_device
 from ..scoring.batches import TokenBatches
@@ -161,6 +161,14 @@ class NetworkUtility(Utility, Generic[N]):
                 bar = tqdm(total=lengths.size, desc=self.name, unit="seq", leave=False)
                 done = stack.enter_context(bar).update
             self.batches.run(lengths, forward, receive, statistics, done)
+
+    def scores(
+        self, lengths: IntArray, forward: Callable[[IntArray], FloatArray], statistics: Statistics
+    ) -> FloatArray:
+        """Return what `forward` gives for each of the sequences of these lengths."""
+        out = np.empty(lengths.size)
+        self.encode(lengths, forward, out.__setitem__, statistics)
+        return out
 
     def of_each_text(
         self,

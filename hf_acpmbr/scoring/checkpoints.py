@@ -86,13 +86,19 @@ def read_config(folder: Path) -> Fields:
 
 
 def read_json(path: Path) -> Fields:
-    """Read the object in a JSON file; empty if there is no such file."""
+    """Read the fields in a JSON or YAML file; empty if there is no such file."""
     if not path.is_file():
         return {}
     with naming(path):
-        fields: object = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".yaml":
+            import yaml
+
+            fields: object = yaml.safe_load(text)
+        else:
+            fields = json.loads(text)
     if not isinstance(fields, dict):
-        raise ValueError(f"{path} holds {json.dumps(fields)[:40]} and not a JSON object {{...}}: fetch it again")
+        raise ValueError(f"{path} holds {text.strip()[:40]!r} and not fields by name {{...}}: fetch it again")
     return fields
 
 

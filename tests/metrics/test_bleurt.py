@@ -179,7 +179,9 @@ def test_the_longest_input_is_in_the_name_where_the_tokeniser_has_none(tmp_path:
     by_name, explicit = load_utility(str(tmp_path / name)), load_utility(str(tmp_path / name), max_length=kept)
     pair = (["a bird chirps " * 200], ["she laughed . " * 200])
     assert by_name.score(*pair) == explicit.score(*pair)
-    assert by_name.prepare(*pair).kernel.room == kept - 3
+    scorer = by_name.prepare(*pair)
+    scorer(np.array([0]), np.array([0]))
+    assert scorer.statistics.tokens == kept
 
 
 def test_wrong_weights_are_named(tmp_path: Path, folder: Path) -> None:

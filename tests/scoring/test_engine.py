@@ -223,7 +223,10 @@ def test_the_cache_knows_checkpoints_and_sources(tmp_path: Path) -> None:
 
     keyed = as_utility(with_source, name="length", version="1", cache=tmp_path / "other.db")
     assert keyed.score(["x", "x"], ["y", "y"], ["s", "long"]).tolist() == [1, 4]
-    assert keyed.score(["x", "x"], ["y", "y"], ["long", "s"]).tolist() == [4, 1]
+    for _ in range(2):
+        assert keyed.score(["x", "x"], ["y", "y"], ["long", "s"]).tolist() == [4, 1]
+        assert keyed.score(["x", "x"], ["y", "y"], ["s", "long"]).tolist() == [1, 4]
+    assert len(ScoreCache(tmp_path / "other.db", "any")) == 2
 
 
 WRITER = textwrap.dedent(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...scoring.checkpoints import COMET_WEIGHTS, Fields, naming, read_json, read_pickle
+from ...scoring.checkpoints import COMET_WEIGHTS, Fields, read_json, read_pickle
 
 # What COMET's classes take where a checkpoint says nothing.
 DEFAULTS: dict[str, Fields] = {
@@ -73,7 +73,7 @@ class CometHparams:
     def read_class(cls, folder: Path) -> str:
         """Return COMET's name for the class of a checkpoint folder, from its small files alone."""
         if (folder / "hparams.yaml").is_file():
-            kind = str(_yaml(folder / "hparams.yaml").get("class_identifier"))
+            kind = str(read_json(folder / "hparams.yaml").get("class_identifier"))
             if kind not in DEFAULTS:
                 raise ValueError(f"{folder} is a {kind!r} checkpoint; supported are {', '.join(DEFAULTS)}")
             return kind
@@ -88,7 +88,7 @@ class CometHparams:
         """Read all of a checkpoint folder."""
         kind = cls.read_class(folder)
         if (folder / "hparams.yaml").is_file():
-            named = given = _yaml(folder / "hparams.yaml")
+            named = given = read_json(folder / "hparams.yaml")
             if (folder / COMET_WEIGHTS).is_file():
                 given = read_pickle(folder / COMET_WEIGHTS).get("hyper_parameters") or named
             softmax = named.get("layer_transformation") == "sparsemax_patch"
@@ -114,13 +114,3 @@ def is_hub_mixin(folder: Path) -> bool:
     """Whether config.json holds COMET's own settings and not those of a transformers model."""
     config = read_json(folder / "config.json")
     return "model_type" not in config and "encoder_model" in config and "pretrained_model" in config
-
-
-def _yaml(path: Path) -> Fields:
-    import yaml
-
-    with naming(path):
-        loaded: object = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(loaded, dict):
-        raise ValueError(f"{path} holds a {type(loaded).__name__} and not hyper-parameters by name: fetch it again")
-    return loaded
