@@ -12,7 +12,6 @@ from ..config import integer, number
 from ..scoring.utility import Kernel, Statistics, TextTable, Utility
 from .ngrams import STRING_PRICES, MatchTable, NGramCounts
 
-_EPS = 1e-16  # sacrebleu's
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
@@ -97,15 +96,13 @@ class _ChrFKernel:
     def _f_score(self, matches: IntArray | FloatArray, total_h: IntArray, total_r: IntArray | FloatArray) -> FloatArray:
         """Return F of the means over the orders both texts have, or with `eps_smoothing` the mean of F over all."""
         precision, recall = matches / np.maximum(total_h, 1), matches / np.where(total_r > 0, total_r, 1)
-        if self.eps_smoothing:
-            precision, recall = np.where(total_h > 0, precision, _EPS), np.where(total_r > 0, recall, _EPS)
-        else:
+        if not self.eps_smoothing:
             both = (total_h > 0) & (total_r > 0)
             effective = np.maximum(both.sum(axis=-1), 1)
             precision, recall = ((side * both).sum(axis=-1) / effective for side in (precision, recall))
         denominator = self.beta2 * precision + recall
         f = 100.0 * (1 + self.beta2) * precision * recall / np.where(denominator > 0, denominator, 1.0)
-        return np.asarray(np.where(denominator > 0, f, 100.0 * _EPS).mean(axis=-1) if self.eps_smoothing else f)
+        return np.asarray(f.mean(axis=-1) if self.eps_smoothing else f)  # sacrebleu's eps of 1e-16 is lost in F
 
 
 def _words(text: str) -> list[str]:

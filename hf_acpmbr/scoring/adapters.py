@@ -90,12 +90,12 @@ class FunctionUtility(Utility):
         self.parameters, self.device = parameters, device
 
     def settings(self) -> dict[str, object]:
-        """The options; the function by its code, see `identity.digest`. What else it depends on, `name` must say."""
+        """Return the options; the function by its code, see `fingerprint.digest`. What else it depends on, `name` says."""
         scale = self.scale if self.scale_known else None
         return {**super().settings(), "function": self._digest, "scale": scale}
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """One call of the function for all new pairs."""
+        """Call the function once for all new pairs."""
 
         def run(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
             arguments = [[table.texts[k] for k in hypotheses], [table.texts[k] for k in references]]
@@ -106,7 +106,7 @@ class FunctionUtility(Utility):
 
 
 def as_scores(values: object, pairs: int, name: str) -> FloatArray:
-    """(pairs,) numbers from whatever a function returned: lists, arrays, tensors of any device and dtype."""
+    """Read (pairs,) numbers from what a function returned: lists, arrays, tensors of any device and dtype."""
     if values is None:
         raise ValueError(f"{name!r} returned None: return one number for each of the {pairs} pairs")
     try:
@@ -124,8 +124,8 @@ def as_scores(values: object, pairs: int, name: str) -> FloatArray:
 
 
 def _plain(values: object) -> object:
-    """Without torch's gradients, devices and dtypes, which numpy does not know."""
-    torch = sys.modules.get("torch")  # whoever returns a tensor has imported it
+    """Strip torch's gradients, devices and dtypes, which numpy does not know."""
+    torch = sys.modules.get("torch")  # a function that returns a tensor has imported it
     if torch is not None and isinstance(values, torch.Tensor):
         return values.detach().double().cpu().numpy()
     return [_plain(value) for value in values] if isinstance(values, (list, tuple)) else values
@@ -188,12 +188,12 @@ class EvaluateUtility(Utility):
         return f"evaluate:{describe(self.name)}@{self._digest}"
 
     def settings(self) -> dict[str, object]:
-        """The options; the module is in `identity`, by the code it was loaded from."""
+        """Return the options; the module is in `identity`, by the code it was loaded from."""
         shown = {key: value for key, value in super().settings().items() if key != "module"}
         return {**shown, "scale": self.scale if self.scale_known else None}
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """One compute() for all new pairs (every call costs milliseconds)."""
+        """Call compute() once for all new pairs, since a call takes milliseconds."""
 
         def run(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
             inputs: dict[str, list[str]] = {"predictions": [table.texts[k] for k in hypotheses]}
@@ -282,7 +282,7 @@ class MatrixUtility(Utility):
 
     @classmethod
     def standing_for(cls, utility: Utility, matrix: npt.ArrayLike, texts: Sequence[str]) -> MatrixUtility:
-        """The scores of another utility, under its name, on its scale and at its cost."""
+        """Store the scores of another utility, under its name, on its scale and at its cost."""
         return cls(
             matrix,
             texts,
@@ -295,12 +295,12 @@ class MatrixUtility(Utility):
         )
 
     def settings(self) -> dict[str, object]:
-        """The options; the matrix and the texts that name its rows and columns as one digest."""
+        """Return the options; the matrix and the texts that name its rows and columns as one digest."""
         shown = {key: value for key, value in super().settings().items() if key not in ("hypotheses", "references")}
         return {**shown, "matrix": self._digest}
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """A look-up by text."""
+        """Look pairs up by their texts."""
         rows = np.array([self._rows.get(text, -1) for text in table.texts], dtype=np.int64)
         columns = np.array([self._columns.get(text, -1) for text in table.texts], dtype=np.int64)
 
@@ -355,12 +355,12 @@ def metric_class() -> type[evaluate.Metric]:
             return self.utility.name
 
         def add(self, *, prediction: str | None = None, reference: Any = None, **kwargs: str) -> None:
-            """One pair, as a batch of one: datasets 4 writes batches before the single examples that came earlier."""
+            """Add a pair, as a batch of one: datasets 4 writes batches before the single examples that came earlier."""
             given = {"predictions": prediction, "references": reference, **kwargs}
             self.add_batch(**{name: [text] for name, text in given.items() if text is not None})
 
         def add_batch(self, *, references: Any = None, **batch: Any) -> None:
-            """Several pairs."""
+            """Add pairs."""
             if references is not None:
                 references = [self._single(k, given) for k, given in enumerate(references)]
             super().add_batch(references=references, **batch)

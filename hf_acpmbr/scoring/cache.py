@@ -66,7 +66,7 @@ class ScoreCache:
         references: IntArray | None,
         source_indices: IntArray,
     ) -> list[bytes]:
-        """The key of each pair: a hash over the signature and the hashes of its texts."""
+        """Make the key of each pair: a hash over the signature and the hashes of its texts."""
         text_digests = [self._digest(text) for text in texts]
         source_digests = [self._digest(text) for text in sources] or [b""]
         prefix = self.signature.encode()
@@ -79,7 +79,7 @@ class ScoreCache:
         return keys
 
     def get(self, keys: Sequence[bytes]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Values of the keys, and which of them were there, undamaged."""
+        """Return the values of the keys, and which of them were there, undamaged."""
         values, found = np.full(len(keys), np.nan), np.zeros(len(keys), dtype=bool)
         damaged = 0
         with self._tolerated(), self._connection() as connection:
@@ -127,7 +127,7 @@ class ScoreCache:
 
     @contextmanager
     def _tolerated(self) -> Iterator[None]:
-        """Failures are an error, or where the cache is not required one warning."""
+        """Turn a failure into a warning, given once, if the cache is not required."""
         try:
             yield
         except CacheError as error:

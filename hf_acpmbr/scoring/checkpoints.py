@@ -35,7 +35,7 @@ _OWNERS = (
 
 
 def checkpoint_folder(checkpoint: str, patterns: Sequence[str], revision: str | None = None) -> Path:
-    """The local folder of a checkpoint; a hub id is downloaded (only files that match `patterns`).
+    """Find the local folder of a checkpoint; a hub id is downloaded (only files that match `patterns`).
 
     Names without an owner (`xlm-roberta-large`) are known by both their old and their new id, so that either of them
     is found in the cache when there is no network.
@@ -67,7 +67,7 @@ def checkpoint_folder(checkpoint: str, patterns: Sequence[str], revision: str | 
 
 
 def hub_ids(checkpoint: str) -> list[str]:
-    """The ids by which the Hub and its caches may know a checkpoint, as given first; empty if it cannot be an id."""
+    """List the ids by which the Hub and its caches may know a checkpoint, as given first; [] if it cannot be one."""
     if checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or not checkpoint.strip("/"):
         return []
     owner, _, name = checkpoint.rpartition("/")
@@ -78,7 +78,7 @@ def hub_ids(checkpoint: str) -> list[str]:
 
 
 def read_config(folder: Path) -> Fields:
-    """config.json of a checkpoint."""
+    """Read config.json of a checkpoint."""
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no config.json: is it a checkpoint folder?")
@@ -118,7 +118,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def revision_of(folder: Path, patterns: Sequence[str] = ("*",)) -> str:
-    """What distinguishes these files: the hub's commit, or a digest of their content for other folders."""
+    """Return what distinguishes these files: the hub's commit, or a digest of their content for other folders."""
     resolved = folder.absolute()
     if resolved.parent.name == "snapshots":
         return resolved.name[:12]
@@ -133,7 +133,7 @@ def revision_of(folder: Path, patterns: Sequence[str] = ("*",)) -> str:
 
 @lru_cache(maxsize=4096)
 def _file_digest(path: Path, size: int, modified: int) -> str:
-    """Of the whole content; size and time of the last change are there so that a changed file is read again."""
+    """Digest the whole content; by size and time of the last change a changed file is read again."""
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -142,7 +142,7 @@ def _file_digest(path: Path, size: int, modified: int) -> str:
 
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint in transformers' file layout: safetensors or .bin, whole or in shards."""
+    """Read all tensors of a checkpoint in transformers' file layout: safetensors or .bin, whole or in shards."""
     path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
@@ -167,7 +167,7 @@ def read_pieces(path: Path) -> SentencePieceProcessor:
 
 
 def inside(folder: Path, name: str, named_by: Path) -> Path:
-    """A file of a folder that another file names; it cannot be one outside."""
+    """Return the file of a folder that another file names; it cannot be one outside."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name:
         raise ValueError(f"{named_by} names {name!r}, which is outside its folder: the checkpoint cannot be trusted")

@@ -22,7 +22,7 @@ from .utility import AggregatingKernel, Kernel, Statistics, TextTable, Utility, 
 # Hypotheses, references and sources of k pairs, as indices.
 Indices: TypeAlias = "tuple[IntArray, IntArray, IntArray]"
 _SURROGATE = re.compile("[\ud800-\udfff]")  # alone it has no UTF-8
-_TOO_LARGE = 1e100  # scores whose squares and their sums are still finite
+_LARGEST = 1e100  # decoders square scores and add the squares up, so larger ones overflow
 _LACKING = "utility {!r} cannot {}: its {} is False, or its kernel lacks the methods"
 
 
@@ -201,7 +201,7 @@ class Lookup:
         scorer.statistics.calls += part.size
         if values.shape != part.shape:
             raise ValueError(f"utility {scorer.utility.name!r} gave {values.shape} scores for {part.size} pairs")
-        if not (np.abs(values) < _TOO_LARGE).all():
+        if not (np.abs(values) <= _LARGEST).all():
             raise ValueError(self._unusable(values, pairs))
         self._values[self._new[part]] = values
         if scorer.cache is not None:
@@ -218,7 +218,7 @@ class Lookup:
         return self._values if self._inverse is None else self._values[self._inverse]
 
     def _unusable(self, values: FloatArray, pairs: Indices) -> str:
-        scorer, bad, shown = self.scorer, np.flatnonzero(~(np.abs(values) < _TOO_LARGE)), []
+        scorer, bad, shown = self.scorer, np.flatnonzero(~(np.abs(values) <= _LARGEST)), []
         finite = np.isfinite(values).all()
         for k in bad[:3].tolist():
             h, r, s = (int(indices[k]) for indices in pairs)
@@ -228,7 +228,7 @@ class Lookup:
             if scorer.sources:
                 texts["source"] = scorer.sources[s]
             shown.append(f"{values[k]} for " + ", ".join(f"{name} {text!r}" for name, text in texts.items()))
-        what = f"numbers of {_TOO_LARGE:g} or more" if finite else "NaN or infinity"
+        what = f"numbers beyond {_LARGEST:g}" if finite else "NaN or infinity"
         remedy = "divide them" if finite else "score in dtype='float32' if the network overflows in half precision"
         return (
             f"utility {scorer.utility.name!r} gave {what} for {bad.size} of {values.size} pairs: {'; '.join(shown)}. "

@@ -30,7 +30,7 @@ _DEPTH = 6  # of objects inside objects; beyond it only the type counts
 
 
 def option_names(cls: type) -> list[str]:
-    """Every option of a constructor, those that `**options` hands to its bases included."""
+    """List every option of a constructor, those that `**options` hands to its bases included."""
     return list(_option_types(cls))
 
 
@@ -58,7 +58,7 @@ def _is_plain(value: object, kind: str) -> bool:
 
 @functools.cache
 def _option_types(cls: type) -> Mapping[str, str]:
-    """The annotation of every option, as it is written."""
+    """Map every option to its annotation, as it is written."""
     names: dict[str, str] = {}
     for base in cls.__mro__:
         if "__init__" not in vars(base):
@@ -72,7 +72,7 @@ def _option_types(cls: type) -> Mapping[str, str]:
 
 
 def word(value: object) -> str:
-    """An option as one word: plain values as they are, all else as a digest of its content."""
+    """Write an option as one word: plain values as they are, all else as a digest of its content."""
     if value is None or isinstance(value, (bool, int, float, np.number)):
         return describe(value.item() if isinstance(value, np.number) else value)
     if isinstance(value, Mapping) and not value:
@@ -83,7 +83,7 @@ def word(value: object) -> str:
 
 
 def digest(value: object) -> str:
-    """12 hexadecimal digits from the content of a value.
+    """Return 12 hexadecimal digits from the content of a value.
 
     A function counts by its code, defaults and closure, an object by its class and attributes. What they look up
     elsewhere (global variables, files, networks) does not count.
@@ -96,7 +96,7 @@ def digest(value: object) -> str:
 
 
 def _parts(value: object, depth: int) -> Iterator[bytes]:
-    """The content of a value as byte strings that begin with its type."""
+    """Yield the content of a value as byte strings that begin with its type."""
     yield type(value).__qualname__.encode()
     if depth > _DEPTH:
         return
@@ -129,7 +129,7 @@ def _each(values: Sequence[object], depth: int) -> Iterator[bytes]:
 
 
 def _inside(value: object) -> list[object]:
-    """What an object is made of."""
+    """List what an object is made of."""
     if isinstance(value, types.CodeType):
         return [value.co_code, value.co_names, value.co_varnames, value.co_consts]
     if isinstance(value, types.FunctionType):

@@ -46,7 +46,7 @@ _BLEURT, _METRICX = "metrics.bleurt:BLEURT", "metrics.metricx:MetricX"
 _COMET, _UNIFIED = "metrics.comet.regression:COMET", "metrics.comet.unified:UnifiedMetric"
 _QE = {"reference_free": True}
 _FUNCTION, _EVALUATE = "scoring.adapters:FunctionUtility", "scoring.adapters:EvaluateUtility"
-# What a metric of somebody else's may say about itself, by an attribute of this name.
+# What a metric from elsewhere may say about itself, by an attribute of this name.
 _SAID_BY_OBJECTS = (
     *("higher_is_better", "scale", "symmetric", "needs_source", "parameters"),
     *("price_per_pair", "price_per_text"),
@@ -133,7 +133,7 @@ DISTILLED: dict[str, tuple[Partner, ...]] = {
 
 
 def distilled_partners(name: str) -> tuple[Partner, ...]:
-    """Known distilled versions of a utility, the preferred one first; empty if there are none."""
+    """List the known distilled versions of a utility, the preferred one first."""
     return DISTILLED.get(name.lower(), ())
 
 
@@ -148,14 +148,14 @@ class PlainEncoder(ValueError):
         return self.advice("load_utility({name!r}, checkpoint={checkpoint!r})")
 
     def advice(self, form: str) -> str:
-        """The message with `form` filled in by a utility's name and the checkpoint."""
+        """Return the message with `form` filled in by a utility's name and the checkpoint."""
         ways = [form.format(name=name, checkpoint=self.checkpoint) for name in ("bertscore", "embedding-cosine")]
         what = f"{self.checkpoint} is a {self.model_type or 'model'!r} checkpoint, which is not a metric by itself"
         return f"{what}. To compare texts with it as an encoder, write {' or '.join(ways)}"
 
 
 def available_utilities() -> list[str]:
-    """Names that `load_utility` knows."""
+    """List the names that `load_utility` knows."""
     return list(UTILITIES)
 
 
@@ -297,7 +297,7 @@ class UtilitySpec(Configured):
 
     @classmethod
     def check(cls, name: str, value: object) -> UtilitySpec:
-        """The check of a recipe's field that holds a utility: as JSON from elsewhere it cannot name files to write."""
+        """Check a field of a recipe that holds a utility: as JSON from elsewhere it cannot name files to write."""
         if isinstance(value, Mapping) and (chosen := sorted(_WRITES & value.keys())):
             raise ValueError(
                 f"{name} has {' and '.join(chosen)}, and a recipe does not choose files to write: remove it there and "

@@ -53,7 +53,7 @@ class Kernel(Protocol):
     """A utility's own arithmetic over one list of unique texts; the engine calls it with pairs that are new."""
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray, /) -> FloatArray:
-        """(k,) scores of text pairs given as indices into the texts (and sources) the kernel was made for."""
+        """Score pairs given as indices into the texts (and sources) that the kernel was made for: (k,)."""
         ...
 
 
@@ -62,7 +62,7 @@ class AggregatingKernel(Kernel, Protocol):
     """The kernel of a utility that averages references, but not as vectors."""
 
     def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
-        """(k, K) scores of texts against the means of the texts `references` (m,) under (K, m) weights."""
+        """Score texts against the means of the texts `references` (m,) under (K, m) weights: (k, K)."""
         ...
 
 
@@ -71,11 +71,11 @@ class VectorKernel(Kernel, Protocol):
     """The kernel of a utility with `has_vectors`: it compares sentence vectors."""
 
     def vectors(self, texts: IntArray) -> FloatArray:
-        """(k, D) vectors of texts."""
+        """Return (k, D) vectors of texts."""
         ...
 
     def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
-        """(k, K) scores of texts against references given as (K, D) vectors."""
+        """Score texts against references given as (K, D) vectors: (k, K)."""
         ...
 
 
@@ -116,7 +116,7 @@ class Utility(ABC):
     name: str
     higher_is_better: bool = True
     scale: float = 1.0
-    scale_known: bool = True  # False: nobody has said, so whoever needs it looks at the scores
+    scale_known: bool = True  # False if the scale is unknown; it is then inferred from the scores
     parameters: int = 0
     needs_source: bool = False
     takes_source: bool = False  # works without the source, and uses it where there is one
@@ -207,7 +207,7 @@ class Utility(ABC):
 
     @abstractmethod
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """The arithmetic over the table's texts."""
+        """Make the arithmetic over the table's texts."""
 
     def prepare(
         self,
@@ -223,13 +223,13 @@ class Utility(ABC):
     def score(
         self, hypotheses: Sequence[str], references: Sequence[str] | None = None, sources: Sequence[str] | None = None
     ) -> FloatArray:
-        """(k,) scores of aligned lists. Repeated pairs are computed once."""
+        """Score aligned lists: (k,). Repeated pairs are computed once."""
         from .engine import score_aligned
 
         return score_aligned(self, hypotheses, references, sources)
 
     def as_metric(self) -> evaluate.Metric:
-        """The `evaluate.Metric` whose compute() is this utility."""
+        """Return the `evaluate.Metric` whose compute() is this utility."""
         if self._metric is None:
             from .adapters import metric_class
 

@@ -111,6 +111,6 @@ class CometHparams:
 
 
 def is_hub_mixin(folder: Path) -> bool:
-    """Whether config.json holds COMET's own settings and not those of a transformers model."""
+    """Return whether config.json holds COMET's own settings and not those of a transformers model."""
     config = read_json(folder / "config.json")
     return "model_type" not in config and "encoder_model" in config and "pretrained_model" in config

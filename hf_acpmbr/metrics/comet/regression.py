@@ -124,7 +124,7 @@ class VectorComet(CometCheckpoint):
         """Return (k,) scores from the three parts, or from the first alone without references."""
 
     def prices(self) -> tuple[float, float]:
-        """The encoder runs for every text, and once per pair what `of_both` and `combine` are of the head."""
+        """Charge the encoder per text, and per pair what `of_both` and `combine` are of the head."""
         first, *rest = [weight.numel() for weight in self.network.regression.parameters()] or [0]
         share = 2 / self.blocks if self.needs_reference and self.blocks else 1.0
         width = int(self.encoder_config.hidden_size)  # of the vectors, which are multiplied and subtracted
@@ -248,7 +248,7 @@ class _COMETKernel:
         return out
 
     def _of_hypothesis(self, keys: IntArray) -> torch.Tensor:
-        """Of keys that number hypothesis and source."""
+        """Compute products for keys that number hypothesis and source."""
         mt, source = np.divmod(keys, self.sources)
         return self.utility.of_hypothesis(self._stack(mt), self._stack(source + self.first_source))
 

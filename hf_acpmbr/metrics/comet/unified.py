@@ -84,7 +84,7 @@ class UnifiedMetric(CometCheckpoint):
         return [("mt", *parts)]
 
     def prices(self) -> tuple[float, float]:
-        """Of three passes that of hypothesis and source is shared by all pairs of a hypothesis."""
+        """Charge per text, of three passes, that of hypothesis and source: all pairs of a hypothesis share it."""
         passes = len(self.inputs())
         return float(self.parameters * max(passes - 1, 1)), float(self.parameters if passes == 3 else 0)
 
