@@ -90,7 +90,7 @@ class FunctionUtility(Utility):
         self.parameters, self.device = parameters, device
 
     def settings(self) -> dict[str, object]:
-        """Return the options; the function by its code, see `fingerprint.digest`. What else it depends on, `name` says."""
+        """Return the options; the function by its code (`fingerprint.digest`). What else it depends on, `name` says."""
         scale = self.scale if self.scale_known else None
         return {**super().settings(), "function": self._digest, "scale": scale}
 
