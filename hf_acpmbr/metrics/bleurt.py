@@ -99,7 +99,7 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
                 output = self.network(inputs["input_ids"], pad(types, 0, self.device), mask)
                 return np.asarray(output.double().cpu().numpy())
 
-            return self.scores(first + second + _SPECIALS, forward, statistics)
+            return self.score_sequences(first + second + _SPECIALS, forward, statistics)
 
         return scores
 

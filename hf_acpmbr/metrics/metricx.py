@@ -107,7 +107,7 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
                 return np.asarray(self.network(**padded(inputs, 0, self.device)).double().cpu().numpy())
 
             lengths = sum((size[of[part]] for part, size in sizes.items()), np.zeros(hypotheses.size, dtype=np.int64))
-            return self.scores(np.minimum(lengths, limit), forward, statistics)
+            return self.score_sequences(np.minimum(lengths, limit), forward, statistics)
 
         return scores
 

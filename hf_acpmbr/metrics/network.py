@@ -162,7 +162,7 @@ class NetworkUtility(Utility, Generic[N]):
                 done = stack.enter_context(bar).update
             self.batches.run(lengths, forward, receive, statistics, done)
 
-    def scores(
+    def score_sequences(
         self, lengths: IntArray, forward: Callable[[IntArray], FloatArray], statistics: Statistics
     ) -> FloatArray:
         """Return what `forward` gives for each of the sequences of these lengths."""
