@@ -92,6 +92,16 @@ def test_batches_change_nothing(folder: Path) -> None:
     assert many.statistics.batches == 1
 
 
+def test_the_last_layer_computes_the_position_that_is_read_alone(folder: Path) -> None:
+    utility = load_utility(str(folder))
+    shapes: list[tuple[int, ...]] = []
+    for layer in utility.network.encoder["layer"]:
+        layer.output.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape)))
+    utility.score([SENTENCES[0]], [SENTENCES[1]])
+    assert len(shapes) > 1
+    assert shapes[-1][1] == 1 < shapes[-2][1]
+
+
 def test_reference_comes_first(folder: Path) -> None:
     utility = load_utility(str(folder))
     forth, back = utility.score(["She laughed.", "Sie lachte."], ["Sie lachte.", "She laughed."])

@@ -150,6 +150,47 @@ def test_each_pair_keeps_its_own_source_in_a_network_that_reads_it(tmp_path: Pat
         np.testing.assert_allclose(one.expected, mbr.rerank(texts, source).expected, atol=1e-6)
 
 
+def test_a_text_that_sources_share_is_encoded_and_counted_once_in_all_rounds(tmp_path: Path) -> None:
+    comet = load_utility(str(write_comet(tmp_path, 6, class_identifier="regression_metric")))
+    pools = [[*pool, "the same in all"] for pool in POOLS[:3]]
+    mbr = ACPMBR(target=comet, decoder="halving", scores_per_row=4)
+    decisions = mbr.rerank_many(pools, SENTENCES[:3])
+    assert min(decision.calls[comet.name] for decision in decisions) > 0
+    texts = {text for pool in pools for text in pool}
+    assert sum(decision.encodings[comet.name] for decision in decisions) == len(texts) + 3, "and their sources"
+
+
+def test_a_source_that_only_some_have_is_not_given_to_the_others() -> None:
+    def either(hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] = ()) -> list[float]:
+        return overlap(hypotheses, references, sources or [SOURCES[6]] * len(hypotheses))
+
+    mbr = ACPMBR(target=either, decoder="mbr")
+    sources = [SOURCES[0], None, SOURCES[2], None]
+    for one, texts, source in zip(mbr.rerank_many(POOLS[:4], sources), POOLS, sources, strict=False):
+        assert_same(one, mbr.rerank(texts, source))
+    for one, texts, source in zip(mbr.rerank_many(POOLS[:2], sources[:2]), POOLS, sources, strict=False):
+        assert_same(one, mbr.rerank(texts, source))
+
+
+def test_after_the_first_sources_error_nothing_more_is_asked() -> None:
+    calls: list[set[str]] = []
+
+    def shaky(hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]) -> list[float]:
+        calls.append(set(sources))
+        if SOURCES[0] in sources:
+            raise ValueError("source 0 cannot be scored")
+        return overlap(hypotheses, references, sources)
+
+    mbr = ACPMBR(target=shaky, decoder="halving", scores_per_row=4)
+    mbr.rerank_many(POOLS[1:3], SOURCES[1:3])
+    assert len(calls) > 1, "rounds"
+    calls.clear()
+    with pytest.raises(ValueError, match="source 0 cannot be scored"):
+        mbr.rerank_many(POOLS[:3], SOURCES[:3])
+    # All at once, then one by one for the one that is to blame.
+    assert [sorted(call) for call in calls] == [SOURCES[:3], *([source] for source in SOURCES[:3])]
+
+
 def test_target_and_guide_of_one_source_are_served_in_one_go() -> None:
     waiting: list[str] = []
 
