@@ -65,6 +65,9 @@ def test_comet_encodes_texts_and_runs_a_part_of_its_head_per_pair(tmp_path: Path
     # Of the blocks mt, ref, mt·ref, |mt−ref|, mt·src and |mt−src|, two belong to the pair.
     per_pair = head - 4 * width * first.shape[0] + width
     assert prices(comet) == (pytest.approx(per_pair / SENTENCE_TOKENS), whole - head)
+    known = load_utility(comet.checkpoint, parameters=10**6)  # type: ignore[attr-defined]
+    assert prices(known)[1] == 10**6 - head
+    assert known._network is None, "a size that is known needs no weights"  # type: ignore[attr-defined]
     ranking = made("comet-rank", tmp_path / "rank")
     per_pair, per_text = prices(ranking)
     assert per_text == sizes(ranking)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -125,10 +126,12 @@ class VectorComet(CometCheckpoint):
 
     def prices(self) -> tuple[float, float]:
         """Charge the encoder per text, and per pair what `of_both` and `combine` are of the head."""
-        first, *rest = [weight.numel() for weight in self.network.regression.parameters()] or [0]
-        share = 2 / self.blocks if self.needs_reference and self.blocks else 1.0
-        width = int(self.encoder_config.hidden_size)  # of the vectors, which are multiplied and subtracted
-        return (first * share + sum(rest) + width) / SENTENCE_TOKENS, float(self.parameters - first - sum(rest))
+        width = int(self.encoder_config.hidden_size)
+        sizes = [width * self.blocks, *self.hparams.hidden_sizes, 1] if self.blocks else []
+        head = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
+        # Of the first layer, two blocks belong to a pair, and without references all of them to a hypothesis.
+        of_texts = width * (self.blocks - 2) * sizes[1] if sizes and self.needs_reference else 0
+        return (head - of_texts + width) / SENTENCE_TOKENS, float(self.parameters - head)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
         """Encode texts and sources as sentence vectors."""
