@@ -33,7 +33,7 @@ class Scorer:
         utility: the metric.
         hypotheses: N texts.
         references: M texts.
-        sources: what was translated; one for all pairs, or several of which `score` picks.
+        sources: what was translated; one for all pairs, or several of which each call picks.
         reference_counts: (M,) how often each reference is one, for utilities that count them (idf); default once.
     """
 
@@ -63,7 +63,11 @@ class Scorer:
         self.known_values: FloatArray = np.zeros(0)
         self.cache: ScoreCache | None = None
         if utility.cache is not None:
-            self.cache = ScoreCache(utility.cache, self._cache_signature(), required=utility.cache_required)
+            key = f"{utility.signature}|class:{digest(type(utility))}|code:{code_version('scoring', 'metrics')}"
+            if utility.needs_all_references:
+                counted = sorted(zip(self.texts, self.reference_counts.tolist(), strict=True))
+                key += f"|references:{digest([pair for pair in counted if pair[1]])}"
+            self.cache = ScoreCache(utility.cache, key, required=utility.cache_required)
 
     @property
     def calls(self) -> int:
@@ -122,13 +126,6 @@ class Scorer:
         if not isinstance(kernel, VectorKernel):
             raise TypeError(_LACKING.format(self.utility.name, "compare sentence vectors", "has_vectors"))
         return kernel
-
-    def _cache_signature(self) -> str:
-        own = f"{self.utility.signature}|class:{digest(type(self.utility))}|code:{code_version('scoring', 'metrics')}"
-        if not self.utility.needs_all_references:
-            return own
-        counted = sorted(zip(self.texts, self.reference_counts.tolist(), strict=True))
-        return f"{own}|references:{digest([pair for pair in counted if pair[1]])}"
 
 
 class Lookup:
