@@ -13,7 +13,7 @@ import pytest
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.decoding import Decision
-from hf_acpmbr.scoring import Source, Statistics, Utility, as_utility, decide_together, load_utility
+from hf_acpmbr.scoring import Meter, Source, Statistics, Utility, as_utility, decide_together, load_utility
 
 from ..metrics.checkpoints import SENTENCES, write_bleurt, write_comet
 
@@ -312,6 +312,16 @@ def test_seconds_are_each_sources_own_share_and_not_its_waiting(monkeypatch: pyt
     pairs = np.array([len(set(texts)) ** 2 for texts in pools])
     seconds = [sum(decision.seconds.values()) for decision in decisions]
     np.testing.assert_allclose(seconds, 6.0 * pairs / pairs.sum())
+
+
+def test_a_share_of_the_limit_affords_what_fits_into_it_at_the_last_pace() -> None:
+    one, other = (load_utility("chrf").prepare(["a"], ["b"]) for _ in range(2))
+    meter = Meter(limit=10.0, scoring={one: 3.0, other: 1.0}, pace={one: 0.5})
+    assert meter.affords(one, 100) == 12
+    assert meter.affords(one, 100, share=0.5) == 2
+    assert meter.affords(one, 1) == 1
+    assert meter.affords(one, 100, share=0.3) == 0, "that is over"
+    assert meter.affords(other, 100) == 100, "nobody knows yet how long it takes"
 
 
 def test_lists_and_sources_of_other_lengths_are_refused() -> None:
