@@ -104,7 +104,7 @@ def test_the_chat_template_is_used_where_there_is_one(folder: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"question": "truth"}, "question='truth' is unknown: choose one of agreement, preference"),
+        ({"question": "truth"}, "question must be one of agreement, preference, got 'truth'"),
         ({"prompt": "{first} only"}, r"prompt must have \{first\} and \{second\}"),
         ({"prompt": "{first} {second} {third}"}, r"prompt has \{third…\}: its places are"),
         ({"prompt": "{first!r} {second}"}, r"prompt has \{first…\}: its places are"),

@@ -165,7 +165,7 @@ def test_a_source_that_only_some_have_is_not_given_to_the_others() -> None:
         return overlap(hypotheses, references, sources or [SOURCES[6]] * len(hypotheses))
 
     mbr = ACPMBR(target=either, decoder="mbr")
-    sources = [SOURCES[0], None, SOURCES[2], None]
+    sources = [None, SOURCES[1], SOURCES[2], None]
     for one, texts, source in zip(mbr.rerank_many(POOLS[:4], sources), POOLS, sources, strict=False):
         assert_same(one, mbr.rerank(texts, source))
     for one, texts, source in zip(mbr.rerank_many(POOLS[:2], sources[:2]), POOLS, sources, strict=False):
