@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .config import integer
-from .engines import Detokenizer, Drawn, read_ctranslate2, read_generate, read_openai, read_vllm
+from .engines import Detokenizer, EngineOutput, read_ctranslate2, read_generate, read_openai, read_vllm
+from .engines import TokenIds as TokenIds
 
 if TYPE_CHECKING:
     from .types import Tokenizer
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
-TokenIds = tuple[int, ...]
 _MOST_DRAWS = 2**53  # weights are counts divided by their sum
 _COUNT = integer(1)
 
@@ -176,7 +176,7 @@ class Candidates:
         return cls._of_engine(read_generate(output, tokenizer, rows, prompt_length, eos_token_id))
 
     @classmethod
-    def _of_engine(cls, drawn: Drawn) -> Candidates:
+    def _of_engine(cls, drawn: EngineOutput) -> Candidates:
         texts, ids, logprobs, sampling_logprobs = drawn
         return cls.from_texts(texts, token_ids=ids, logprobs=logprobs, sampling_logprobs=sampling_logprobs)
 

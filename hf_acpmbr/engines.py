@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TokenIds: TypeAlias = "tuple[int, ...]"
+TokenIds: TypeAlias = tuple[int, ...]
 Detokenizer: TypeAlias = "Callable[[list[str]], str]"
 
 
-class Drawn(NamedTuple):
+class EngineOutput(NamedTuple):
     """Texts in the order they came, duplicates included, and what the engine says of each; None where it is silent.
 
     Args:
@@ -33,18 +33,18 @@ class Drawn(NamedTuple):
     sampling_logprobs: list[float] | None = None
 
 
-def read_vllm(output: object) -> Drawn:
+def read_vllm(output: object) -> EngineOutput:
     """A vLLM `RequestOutput`, or its `outputs`: `text`, `token_ids`, `cumulative_logprob` where asked for."""
     completions = _one_source(output, "outputs", "vLLM", "RequestOutput")
     texts = [_text(_field(item, "text", "vLLM", k), "vLLM", k) for k, item in enumerate(completions)]
     ids = [tuple(int(t) for t in _field(item, "token_ids", "vLLM", k)) for k, item in enumerate(completions)]
     known = [_field(item, "cumulative_logprob", "vLLM", k) for k, item in enumerate(completions)]
-    return Drawn(texts, ids, _all_known(known))
+    return EngineOutput(texts, ids, _all_known(known))
 
 
 def read_ctranslate2(
     result: object, tokenizer: Tokenizer | None, detokenize: Detokenizer | None, length_penalty: float
-) -> Drawn:
+) -> EngineOutput:
     """A CTranslate2 `TranslationResult` (`hypotheses`) or `GenerationResult` (`sequences`), with `scores` if asked.
 
     A score is the log-probability divided by length ** length_penalty, where the length counts the end token.
@@ -69,10 +69,10 @@ def read_ctranslate2(
     scores = [float(score) for score in _field(result, "scores", "CTranslate2")]
     lengths = [len(tokens) + (not tokens or tokens[-1] != end) for tokens in rows]
     logprobs = [score * length**length_penalty for score, length in zip(scores, lengths, strict=bool(scores))]
-    return Drawn(texts, ids, logprobs or None)
+    return EngineOutput(texts, ids, logprobs or None)
 
 
-def read_openai(response: object) -> Drawn:
+def read_openai(response: object) -> EngineOutput:
     """A chat completion or a completion of OpenAI's API (or a server that speaks it), or its `choices`.
 
     Objects of the client and plain JSON both serve. Log-probabilities are there if the request asked for them.
@@ -89,7 +89,7 @@ def read_openai(response: object) -> Drawn:
             )
         texts.append(_text(text, "OpenAI", k))
         logprobs.append(_sum_of_tokens(_get(choice, "logprobs")))
-    return Drawn(texts, None, _all_known(logprobs))
+    return EngineOutput(texts, None, _all_known(logprobs))
 
 
 def read_generate(
@@ -98,7 +98,7 @@ def read_generate(
     rows: slice | Sequence[int] | None,
     prompt_length: int | None,
     eos_token_id: int | Sequence[int] | None,
-) -> Drawn:
+) -> EngineOutput:
     """What `model.generate` of transformers returned: token ids, or the output of return_dict_in_generate=True.
 
     `output_logits=True` gives log-probabilities under the model, `output_scores=True` of a sampling run those under the
@@ -121,7 +121,7 @@ def read_generate(
     # In a beam search every step of a sequence may come from another row.
     at = [[row] * sequences.shape[1] if beams is None else beams[row].tolist() for row in chosen]
     texts = tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True)
-    return Drawn(
+    return EngineOutput(
         texts,
         ids,
         None if logits is None else _sums(logits, ids, at),

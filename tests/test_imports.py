@@ -93,6 +93,24 @@ def test_each_part_imports_only_what_it_may(path):
             assert part in LIBRARIES[top], f"{top} does not belong in {part}"
 
 
+def test_no_public_name_stands_for_two_things():
+    shared = {"run", "add_arguments"}  # one per command
+    places: dict[str, list[str]] = {}
+    for path in sources(PACKAGE):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names = [node.name]
+            elif "TypeVar" in ast.unparse(node) or "getLogger" in ast.unparse(node):
+                names = []
+            else:
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            for name in names:
+                if not name.startswith("_") and name not in shared:
+                    places.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
 def test_private_functions_of_transformers_generation_are_called_in_one_file():
     private = re.compile(r"\bmodel\._[a-z]|\bgetattr\(request\.model|GenerationMixin\._")
     users = {path.name for path in sources(PACKAGE) if private.search(path.read_text(encoding="utf-8"))}

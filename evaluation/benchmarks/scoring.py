@@ -29,7 +29,7 @@ from evaluation.assets import DATA_HELP, find, read_lines
 from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix
 from evaluation.training.utility_network import Size, build_network, export
 from evaluation.wmt.data import load_wmt
-from hf_acpmbr.embedded import UTILITIES
+from hf_acpmbr.embedded import UTILITY_FOLDERS
 from hf_acpmbr.metrics.bleurt import BLEURT
 from hf_acpmbr.scoring import load_utility
 from hf_acpmbr.types import Tokenizer
@@ -68,7 +68,7 @@ def write_bleurt(folder: Path) -> None:
     torch.manual_seed(0)
     network = build_network(D12, VOCABULARY)
     torch.nn.init.normal_(network.classifier.weight, std=0.03)  # it starts as 0: all pairs would have one score
-    export(network, UTILITIES["embedded"] / "spm.model", folder)
+    export(network, UTILITY_FOLDERS["embedded"] / "spm.model", folder)
 
 
 def bleurt_loop(utility: BLEURT, hypotheses: list[str], references: list[str], size: int) -> tuple[Floats, float]:

@@ -21,7 +21,7 @@ from evaluation.benchmarks.candidate_lists import candidate_lists
 from evaluation.benchmarks.measures import cpu_seconds
 from hf_acpmbr import Recipe
 from hf_acpmbr.decoding import Decision
-from hf_acpmbr.embedded import UTILITIES
+from hf_acpmbr.embedded import UTILITY_FOLDERS
 from hf_acpmbr.metrics.bleurt import BLEURT, BLEURTNetwork
 from hf_acpmbr.scoring import decide_together
 from hf_acpmbr.scoring.checkpoints import read_config
@@ -51,7 +51,7 @@ class ArtificialDevice(BLEURT):
     """BLEURT's tokens and batches, on a device that takes `charge` seconds for every batch."""
 
     def __init__(self, name: str, charge: float, batch_tokens: int) -> None:
-        super().__init__(str(UTILITIES[name]), name=name, batch_tokens=batch_tokens, parameters=1)
+        super().__init__(str(UTILITY_FOLDERS[name]), name=name, batch_tokens=batch_tokens, parameters=1)
         torch.manual_seed(len(name))
         self.charge, self.busy, self.sizes = charge, 0.0, list[int]()
         self.tokens = self.padded_tokens = 0

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from evaluation.wmt.rows import Row, all_rows, figure_rows, table_rows
 from evaluation.wmt.settings import BlockSettings, EvaluationSettings, ModelSettings
 from hf_acpmbr.decision import Signature, nested_signature
-from hf_acpmbr.runs.shards import digest
+from hf_acpmbr.runs.shards import json_digest
 
 Floats = npt.NDArray[np.float64]
 
@@ -105,7 +105,7 @@ class Results:
     @cached_property
     def sentences(self) -> str:
         """Write the number of sentences and a hash of their sources and references: equal texts, equal hash."""
-        return f"{len(self.indices)}#{digest(list(zip(self.sources, self.references, strict=True)))[:12]}"
+        return f"{len(self.indices)}#{json_digest(list(zip(self.sources, self.references, strict=True)))[:12]}"
 
     @cached_property
     def signature(self) -> str:

@@ -23,7 +23,7 @@ from evaluation.training.trainer import add_training_arguments, prepare_process
 from evaluation.training.translation import load, sample_translations, tatoeba
 from evaluation.training.utility_network import POSITIONS, SIZES, build_network, export, fit
 from hf_acpmbr import load_utility
-from hf_acpmbr.embedded import TRANSLATOR, UTILITIES
+from hf_acpmbr.embedded import TRANSLATOR, UTILITY_FOLDERS
 from hf_acpmbr.scoring import Utility
 
 CANDIDATES = 16  # samples per source
@@ -56,7 +56,9 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--size", choices=[name for name in SIZES if name != "embedded"], required=True)
     parser.add_argument("--data", type=Path, help=DATA_HELP)
     parser.add_argument("--translator", type=Path, default=TRANSLATOR)
-    parser.add_argument("--target", type=Path, default=UTILITIES["embedded"], help="exported folder of the target")
+    parser.add_argument(
+        "--target", type=Path, default=UTILITY_FOLDERS["embedded"], help="exported folder of the target"
+    )
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--scores", type=Path, help="folder for the scored pairs (default: OUTPUT/scores)")
     parser.add_argument("--chunks", type=int, default=6, help="chunks of scored pairs, the last one held out")

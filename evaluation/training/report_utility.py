@@ -23,7 +23,7 @@ from evaluation.training.planted_errors import Planter
 from evaluation.training.rated_pairs import read_ratings
 from evaluation.training.translation import sample_translations, tatoeba
 from hf_acpmbr import load_utility
-from hf_acpmbr.embedded import UTILITIES, load_translator
+from hf_acpmbr.embedded import UTILITY_FOLDERS, load_translator
 
 STRING_METRICS = ("chrf", "bleu")
 
@@ -147,10 +147,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(given)
     torch.set_num_threads(args.threads)
-    distilled = [name for name in UTILITIES if name != "embedded"]
-    rated = rating_rows(args.data, [*STRING_METRICS, *UTILITIES], args.limit)
+    distilled = [name for name in UTILITY_FOLDERS if name != "embedded"]
+    rated = rating_rows(args.data, [*STRING_METRICS, *UTILITY_FOLDERS], args.limit)
     compared = matrix_rows(tatoeba("test", args.data), [*distilled, *STRING_METRICS], args.sentences, args.samples)
-    planted = planted_rows(args.data, [*STRING_METRICS[:1], *UTILITIES], args.planted, samples=8)
+    planted = planted_rows(args.data, [*STRING_METRICS[:1], *UTILITY_FOLDERS], args.planted, samples=8)
     lines = ["With the ratings of WMT'23:", "", *markdown(rated)]
     lines += ["", "A human translation before the same with one planted error, Tatoeba test:", "", *markdown(planted)]
     lines += ["", "With the target `embedded` over matrices of the translator's ε-samples:", "", *markdown(compared)]

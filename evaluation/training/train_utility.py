@@ -30,7 +30,7 @@ from evaluation.training.utility_network import (
     load_network,
     translator_vectors,
 )
-from hf_acpmbr.embedded import TRANSLATOR, UTILITIES
+from hf_acpmbr.embedded import TRANSLATOR, UTILITY_FOLDERS
 
 
 def synthetic_chunks(args: argparse.Namespace) -> list[list[RatedPair]]:
@@ -60,7 +60,7 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--translator", type=Path, default=TRANSLATOR)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--init", type=Path, help="exported utility to start from, with its vocabulary")
-    parser.add_argument("--pieces", type=Path, default=UTILITIES["embedded"] / "spm.model", help="the vocabulary")
+    parser.add_argument("--pieces", type=Path, default=UTILITY_FOLDERS["embedded"] / "spm.model", help="the vocabulary")
     parser.add_argument("--chunks", type=int, default=8, help="chunks of synthetic pairs, the last one held out")
     parser.add_argument("--chunk-sentences", type=int, default=2000)
     parser.add_argument("--held-out", type=int, default=1000, help="rated pairs kept out to watch the training")

@@ -12,7 +12,7 @@ from evaluation.wmt.phases.scores import MetricPhase, UtilityPhase
 from evaluation.wmt.settings import EvaluationSettings
 from hf_acpmbr import __version__
 from hf_acpmbr.files import lock_file, write_atomically
-from hf_acpmbr.runs.shards import digest
+from hf_acpmbr.runs.shards import json_digest
 
 
 def merge_if_complete(
@@ -34,7 +34,7 @@ def merge_if_complete(
         some = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
         return False, f"{corpus.pair}: of {len(corpus.shards)} shards these are not through all phases: {some}"
     contents = [note.sha256 for phase in phases for note in phase.notes()]
-    made_from = digest([contents, settings.to_dict(), __version__])
+    made_from = json_digest([contents, settings.to_dict(), __version__])
     with phases[0].store.note_path(0).open("rb") as file:
         if not lock_file(file) or (not again and _made_from(folder / f"run.{corpus.pair}.json") == made_from):
             return False, ""

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MethodChoice:
     """The choice of one method.
 
     Args:
@@ -72,7 +72,7 @@ class Example:
     to: str
     candidates: Candidates
     truth: FloatArray
-    choices: tuple[Choice, ...]
+    choices: tuple[MethodChoice, ...]
     decisions: dict[str, Decision]
 
 
@@ -130,7 +130,8 @@ class Demo:
             self._judged(judge, [row[1] for row in chosen], reference, source) for judge in (self.chrf, self.target)
         )
         choices = [
-            Choice(*row, self.cost(row[3]), one, other) for row, one, other in zip(chosen, chrf, utility, strict=True)
+            MethodChoice(*row, self.cost(row[3]), one, other)
+            for row, one, other in zip(chosen, chrf, utility, strict=True)
         ]
         return Example(source, reference, to, pool, truth, tuple(choices), decisions)
 
@@ -154,7 +155,7 @@ def marked(text: str, other: str, colour: bool) -> str:
     return "".join(f"{before}{piece.text}{after}" if piece.differs else piece.text for piece in pieces(text, other))
 
 
-def describe(example: Example, target: Utility, colour: bool = False) -> str:
+def example_text(example: Example, target: Utility, colour: bool = False) -> str:
     """Show the choices of beam search, full MBR and the default, how they differ, their quality and cost."""
     n, drawn = len(example.candidates), example.candidates.total
     lines = [f"{OTHER_LANGUAGE[example.to]}→{example.to}  {example.source}"]
@@ -221,15 +222,15 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.candidates} samples per sentence by {args.model!r}; {shown}: what differs from beam search\n")
     for to, source, reference in sentences:
         examples.append(demo.translate(source, to, reference))
-        print(describe(examples[-1], demo.target, colour), end="\n\n", flush=True)
+        print(example_text(examples[-1], demo.target, colour), end="\n\n", flush=True)
     print(summarise(examples, demo.target))
     if args.picture:
         try:
-            from .demo_picture import draw
+            from .demo_picture import draw_picture
         except ImportError:
             print("no picture: it needs matplotlib (in a copy of the repository: pip install '.[plots]')")
         else:
-            draw(examples, demo, args.picture)
+            draw_picture(examples, demo, args.picture)
             print(f"picture: {args.picture}")
     print(f"{time.perf_counter() - start:.0f} s in all, on {demo.model.device}")
     if args.model == MODEL:

@@ -23,7 +23,7 @@ SCORES_PER_ROW = (0.5, 1, 3, 8)
 _SHOWN, _CURVES = 3, 8
 
 
-def draw(examples: Sequence[Example], demo: Demo, path: str) -> None:
+def draw_picture(examples: Sequence[Example], demo: Demo, path: str) -> None:
     """Write the picture to `path`; the sentence shown is the best translated one of those with many candidates."""
     many = 0.85 * max(len(example.candidates) for example in examples)
     rich = [example for example in examples if len(example.candidates) >= many]

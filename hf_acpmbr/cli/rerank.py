@@ -13,7 +13,7 @@ from ..candidates import Candidates
 from ..decoding import Decision
 from ..files import write_atomically
 from ..recipe import KEYWORDS
-from ..runs.candidate_lists import FORMATS, CandidateList, candidate_input
+from ..runs.candidate_lists import LIST_FORMATS, CandidateList, candidate_input
 from ..runs.formats import Result
 from ..runs.inputs import Input, Record
 from ..runs.job import Job, Work, check_arguments, run_job
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument(
         "--input-format",
-        choices=FORMATS,
+        choices=LIST_FORMATS,
         help="jsonl (default), lines (with --candidates-per-source), or nbest: id ||| text ||| ..., as Marian and "
         "fairseq write it",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..generation.models import hide_loading_bars, load_model
 from ..mbr import ACPMBR
-from ..serve import Limits
+from ..serve import RequestLimits
 from .mbr_options import add_method_arguments, build_mbr
 from .options import add_key_values
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of scoring, shared by requests that are scored together; requests may ask for less (default: the "
         f"recipe's, else {DEFAULT_SECONDS:g} if the decoder takes a limit)",
     )
-    for field in dataclasses.fields(Limits):
+    for field in dataclasses.fields(RequestLimits):
         option, value = f"--{field.name.replace('_', '-')}", field.default
         what = f"{field.metadata['help']} (default: {value})"
         allowed.add_argument(option, type=type(value), default=value, metavar="N", help=what)
@@ -79,7 +79,7 @@ def build(args: argparse.Namespace) -> Service:
     own = ("model", "source_language", "target_language", "device", "revision")
     if args.upstream is not None and (given := [name for name in own if getattr(args, name) is not None]):
         raise ValueError(f"--{given[0].replace('_', '-')} is for a model in this process: leave it or --upstream out")
-    limits = Limits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Limits)})
+    limits = RequestLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(RequestLimits)})
     mbr = build_mbr(args, time_limit=args.time_limit)
     if getattr(mbr.decoder, "time_limit", 0) is None:
         mbr = ACPMBR(target=mbr.target, distilled=mbr.guides, recipe=mbr.recipe.changed(time_limit=DEFAULT_SECONDS))

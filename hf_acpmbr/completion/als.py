@@ -22,7 +22,7 @@ import numpy as np
 from ..candidates import FloatArray
 from ..config import flag, integer, nested, number, optional, setting, several
 from ..matrix import ObservedScores
-from .base import Completer, Completion, Factors, Floats, Stopping
+from .base import Completer, Completion, Factors, Floats, Settling
 from .normal_equations import DenseSums, NormalEquations, Observations, SparseSums
 
 
@@ -77,7 +77,7 @@ class Factorisation(Completer):
         gammas = self.gammas(len(guides))
         prepared = [Observations.prepare(scores, self.center) for scores in (target, *guides)]
         rows, columns = starting_factors(prepared, self.rank, seed if self.seed is None else self.seed, init)
-        stop = Stopping(self.tolerance, self.absolute_tolerance, self.max_sweeps)
+        stop = Settling(self.tolerance, self.absolute_tolerance, self.max_sweeps)
         converged = False
         while not converged and len(stop.history) < self.max_sweeps:
             half_sweep([p.rows for p in prepared], columns, rows, self.regularization, gammas)

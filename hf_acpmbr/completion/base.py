@@ -166,7 +166,7 @@ def as_guides(scores: GuideScores, mask: GuideMasks, shape: tuple[int, int]) -> 
 
 
 @dataclass
-class Stopping:
+class Settling:
     """When the objective has settled: its last change is below `tolerance`, relative to its value or absolute.
 
     An absolute tolerance depends on the metric's range: 1e-4 never stops on 0–100 scores and stops too early on tiny

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).resolve().parent
 TRANSLATOR = _FOLDER / "translator"
-UTILITIES = {
+UTILITY_FOLDERS = {
     "embedded": _FOLDER / "utility",
     "embedded-d1": _FOLDER / "utility-d1",
     "embedded-d2": _FOLDER / "utility-d2",
 }
 ATTRIBUTION = "Trained on sentence pairs from Tatoeba (https://tatoeba.org), CC BY 2.0 FR."
 
-__all__ = ["ATTRIBUTION", "TRANSLATOR", "UTILITIES", "load_translator"]
+__all__ = ["ATTRIBUTION", "TRANSLATOR", "UTILITY_FOLDERS", "load_translator"]
 
 
 def load_translator(**options: object) -> tuple[M2M100ForConditionalGeneration, M2M100Tokenizer]:

@@ -37,7 +37,7 @@ class SpecialTokens:
 
     def __init__(self, folder: Path) -> None:
         with naming(folder):
-            self.folder, self.tokenizer = folder, load_tokenizer(folder)
+            self.folder, self.tokenizer = folder, metric_tokenizer(folder)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)
         # Any ordinary word shows where the special tokens go.
         word = list(self.tokenizer("a", add_special_tokens=False)["input_ids"])
@@ -86,7 +86,7 @@ class SpecialTokens:
         return out + self.after
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def metric_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Load the tokenizer of a folder: its tokenizer.json, or one converted from its sentencepiece model."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.utils.import_utils import is_protobuf_available

@@ -14,7 +14,7 @@ from ..candidates import Candidates
 from .formats import OUTPUT_FIELDS
 from .inputs import Input, Lines, Parsed, open_lines, shown, text_of
 
-FORMATS = ("jsonl", "lines", "nbest")
+LIST_FORMATS = ("jsonl", "lines", "nbest")
 _LISTS = ("candidates", "counts", "logprobs", "references")
 _FIELDS = (*_LISTS, "source")
 _SHORT = {"src": "source", "ref": "references", "hyp": "candidates", "candidate": "candidates"}
@@ -46,7 +46,7 @@ def candidate_input(
     """Open the input of `rerank`.
 
     Args:
-        path, format: the file and what is in it, one of FORMATS.
+        path, format: the file and what is in it, one of LIST_FORMATS.
         size: lines per source, for plain lines.
         sources: a file with one source text per list.
         logprobs: the last field of an n-best list is the log-probability.

@@ -209,7 +209,7 @@ def sha256_of(path: Path) -> str:
     return hasher.hexdigest()
 
 
-def digest(value: object) -> str:
+def json_digest(value: object) -> str:
     """Name any JSON-like value by 16 characters."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -16,7 +16,7 @@ def _limit(default: float, help: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """What a request may ask for; the help of each field is that of the command's option."""
 
     num_candidates: int = _limit(32, "texts drawn for a request without best_of")

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from ..candidates import Candidates
 from ..decision import Decision
-from . import Limits
+from . import RequestLimits
 
 CHAT, TEXT = "/chat/completions", "/completions"
 
@@ -69,7 +69,7 @@ class Asked(BaseModel):
     mbr: Wishes | None = None
 
     @classmethod
-    def read(cls, body: bytes, path: str, limits: Limits) -> Asked:
+    def read(cls, body: bytes, path: str, limits: RequestLimits) -> Asked:
         """Return the request in this body if it is one and keeps the limits."""
         try:
             asked = cls.model_validate_json(body)

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from ..candidates import Candidates
 from ..decision import Decision
 from ..mbr import ACPMBR
-from . import Limits
+from . import RequestLimits
 from .api import CHAT, TEXT, ApiError, Asked, answer, as_json
 from .batcher import Batcher
 from .local import Local
@@ -42,8 +42,8 @@ class Service:
         drawer: who draws.
     """
 
-    def __init__(self, mbr: ACPMBR, drawer: Upstream | Local, limits: Limits | None = None) -> None:
-        self.mbr, self.drawer, self.limits = mbr, drawer, limits or Limits()
+    def __init__(self, mbr: ACPMBR, drawer: Upstream | Local, limits: RequestLimits | None = None) -> None:
+        self.mbr, self.drawer, self.limits = mbr, drawer, limits or RequestLimits()
         if mbr.recipe.sampling.num_references is not None:
             raise ValueError("num_references: the service draws candidates alone, which serve as both; leave it out")
         self._utilities = [one for one in (mbr.target, *mbr.guides) if one is not None]

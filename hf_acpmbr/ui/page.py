@@ -61,7 +61,7 @@ def message(said: str | Exception) -> str:
     return f"<div class='message error' role='alert'>{escape(text)}</div>"
 
 
-def shown(analysis: Analysis) -> Updates:
+def view_values(analysis: Analysis) -> Updates:
     """Return the values of the views, in the order of the tabs."""
     return [view(analysis) for view, _ in _VIEWS.values()]
 
@@ -193,7 +193,7 @@ class Page:
                     analysis = stop.value
             if form == self.start:
                 self._opening = analysis
-            yield [message(headline(analysis)), self.gr.update(visible=True), *shown(analysis)]
+            yield [message(headline(analysis)), self.gr.update(visible=True), *view_values(analysis)]
         except Exception as error:
             yield [message(error), *unchanged]
         finally:

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100ForConditio
 
 import hf_acpmbr
 from hf_acpmbr import ACPMBR, load_utility
-from hf_acpmbr.embedded import TRANSLATOR, UTILITIES, load_translator
+from hf_acpmbr.embedded import TRANSLATOR, UTILITY_FOLDERS, load_translator
 
 SENTENCES = [
     ("Tom is my friend.", "Tom ist mein Freund."),
@@ -30,7 +30,7 @@ needs_translator = pytest.mark.skipif(
     not (TRANSLATOR / "config.json").is_file(), reason="the translator is not shipped"
 )
 needs_utilities = pytest.mark.skipif(
-    not all((folder / "config.json").is_file() for folder in UTILITIES.values()),
+    not all((folder / "config.json").is_file() for folder in UTILITY_FOLDERS.values()),
     reason="the embedded utilities are not shipped",
 )
 
@@ -60,7 +60,7 @@ def translate(
 def test_the_package_stays_small() -> None:
     assert size(Path(hf_acpmbr.__file__).parent) <= 30e6
     assert size(TRANSLATOR) <= 16e6 if TRANSLATOR.is_dir() else True
-    assert sum(size(folder) for folder in UTILITIES.values() if folder.is_dir()) <= 8e6
+    assert sum(size(folder) for folder in UTILITY_FOLDERS.values() if folder.is_dir()) <= 8e6
 
 
 def test_a_missing_translator_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_mbr_is_a_drop_in_for_the_translator(
 
 
 @needs_utilities
-@pytest.mark.parametrize("name", UTILITIES)
+@pytest.mark.parametrize("name", UTILITY_FOLDERS)
 def test_the_utilities_prefer_the_same_meaning(name: str) -> None:
     utility = load_utility(name)
     references = [pair[1] for pair in SENTENCES]

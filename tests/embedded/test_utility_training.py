@@ -35,13 +35,13 @@ from evaluation.training.utility_network import (
     translator_vectors,
 )
 from hf_acpmbr import load_utility
-from hf_acpmbr.embedded import TRANSLATOR, UTILITIES
+from hf_acpmbr.embedded import TRANSLATOR, UTILITY_FOLDERS
 from hf_acpmbr.metrics.bleurt import BLEURTNetwork
 
 
 @pytest.fixture(scope="session")
 def pieces() -> Path:
-    return UTILITIES["embedded"] / "spm.model"
+    return UTILITY_FOLDERS["embedded"] / "spm.model"
 
 
 @pytest.fixture(scope="session")

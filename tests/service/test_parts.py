@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from hf_acpmbr import ACPMBR, Candidates
 from hf_acpmbr.cli import serve
-from hf_acpmbr.serve import Limits
+from hf_acpmbr.serve import RequestLimits
 from hf_acpmbr.serve.api import Asked, Drawn
 from hf_acpmbr.serve.batcher import Batcher
 from hf_acpmbr.serve.local import Local
@@ -178,7 +178,7 @@ def test_any_json_gets_an_answer_of_a_model_in_this_process_too(kind: str) -> No
     @settings(max_examples=60)
     def check(fields: Any, path: str) -> None:
         local = Local(*tiny_pair(kind), {}, recipe=mbr.recipe, name="tiny", most_tokens=3)
-        check_any_json(Service(mbr, local, Limits(num_candidates=2, most_candidates=4)), fields, path)
+        check_any_json(Service(mbr, local, RequestLimits(num_candidates=2, most_candidates=4)), fields, path)
 
     check()
 

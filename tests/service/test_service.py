@@ -16,7 +16,7 @@ import pytest
 
 from hf_acpmbr import ACPMBR, load_model
 from hf_acpmbr.embedded import TRANSLATOR
-from hf_acpmbr.serve import Limits
+from hf_acpmbr.serve import RequestLimits
 from hf_acpmbr.serve.local import Local
 from hf_acpmbr.serve.service import Service
 from hf_acpmbr.serve.upstream import Upstream
@@ -47,7 +47,7 @@ def engine() -> Iterator[tuple[Engine, str]]:
 
 @pytest.fixture(scope="module")
 def service(engine: tuple[Engine, str]) -> Iterator[str]:
-    limits = Limits(num_candidates=8, most_candidates=32, most_characters=400, most_bytes=5000)
+    limits = RequestLimits(num_candidates=8, most_candidates=32, most_characters=400, most_bytes=5000)
     made = Service(ACPMBR(target="chrf", time_limit=20.0), Upstream(f"{engine[1]}/v1"), limits)
     made.warm_up()
     with served(made.app) as url:
@@ -236,7 +236,9 @@ def test_what_the_upstream_says_of_the_request_is_passed_on_and_what_it_says_of_
 def test_a_utility_that_fails_for_one_request_keeps_its_secrets_and_the_others_their_answers(
     engine: tuple[Engine, str],
 ) -> None:
-    made = Service(ACPMBR(target=unreliable, decoder="mbr"), Upstream(f"{engine[1]}/v1"), Limits(num_candidates=12))
+    made = Service(
+        ACPMBR(target=unreliable, decoder="mbr"), Upstream(f"{engine[1]}/v1"), RequestLimits(num_candidates=12)
+    )
     with served(made.app) as url, ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda text: post(url, chat(text, seed=1)), [*SENTENCES, SENTENCES[1]]))
     assert [status for status, _ in answers] == [200, 500, 200, 200, 200, 500]
@@ -247,7 +249,9 @@ def test_a_utility_that_fails_for_one_request_keeps_its_secrets_and_the_others_t
 
 def test_a_request_that_takes_too_long_is_given_up_here_and_at_the_upstream(engine: tuple[Engine, str]) -> None:
     before = engine[0].cancelled
-    made = Service(ACPMBR(target="chrf"), Upstream(f"{engine[1]}/v1", most=2), Limits(timeout=0.3, num_candidates=4))
+    made = Service(
+        ACPMBR(target="chrf"), Upstream(f"{engine[1]}/v1", most=2), RequestLimits(timeout=0.3, num_candidates=4)
+    )
     with served(made.app) as url:
         with pytest.raises(openai.InternalServerError, match=r"not done within 0\.3 s") as caught:
             client(url).chat.completions.create(**chat("a", model="slow"))
@@ -272,7 +276,7 @@ def until(true: Any) -> None:
 
 
 def test_no_more_requests_are_open_than_allowed(engine: tuple[Engine, str]) -> None:
-    limits = Limits(most_requests=2, timeout=1.0)
+    limits = RequestLimits(most_requests=2, timeout=1.0)
     with served(Service(ACPMBR(target="chrf"), Upstream(f"{engine[1]}/v1"), limits).app) as url:
         with ThreadPoolExecutor(4) as pool:
             statuses = [each[0] for each in pool.map(lambda _: post(url, chat("a", model="slow")), range(4))]
@@ -291,7 +295,9 @@ def test_a_utility_that_reads_the_source_gets_it_from_the_request(engine: tuple[
             seen.append(sorted(set(sources or [])))
             return [float(a == b) for a, b in zip(hypotheses, references, strict=True)]
 
-    made = Service(ACPMBR(target=Watching(), decoder="mbr"), Upstream(f"{engine[1]}/v1"), Limits(num_candidates=2))
+    made = Service(
+        ACPMBR(target=Watching(), decoder="mbr"), Upstream(f"{engine[1]}/v1"), RequestLimits(num_candidates=2)
+    )
     with served(made.app) as url:
         assert post(url, chat("It is raining."))[0] == 200
         assert post(url, chat("Translate: It snows.", mbr={"source": "It snows."}))[0] == 200
@@ -306,7 +312,7 @@ def test_a_model_in_this_process_gives_the_choice_among_its_own_samples_however_
     texts = ["a dog ran", "the cat sat", "the sun", "we all see the red sun"]
     mbr = ACPMBR(target="chrf", time_limit=20.0)
     local = Local(model, tokenizer, {}, recipe=mbr.recipe, name="tiny", most_tokens=6)
-    with served(Service(mbr, local, Limits(num_candidates=12)).app) as url:
+    with served(Service(mbr, local, RequestLimits(num_candidates=12)).app) as url:
         assert [each.id for each in client(url).models.list()] == ["tiny"]
 
         def send(text: str) -> Any:
@@ -337,7 +343,7 @@ def test_a_chat_model_reads_all_messages_in_its_template() -> None:
     local = Local(model, tokenizer, {}, recipe=mbr.recipe, name="tiny", most_tokens=4)
     turns = [{"role": "user", "content": "a dog"}, {"role": "assistant", "content": "ran"}]
     turns.append({"role": "user", "content": [{"type": "text", "text": "home"}]})
-    with served(Service(mbr, local, Limits(num_candidates=4)).app) as url:
+    with served(Service(mbr, local, RequestLimits(num_candidates=4)).app) as url:
         status, answer = post(url, {"messages": turns})
         written = "<s>user a dog</s><s>assistant ran</s><s>user home</s><s>"
         assert status == 200

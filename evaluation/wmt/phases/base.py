@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from hf_acpmbr.files import write_atomically
-from hf_acpmbr.runs.shards import Note, Shards, Share, differing, digest
+from hf_acpmbr.runs.shards import Note, Shards, Share, differing, json_digest
 
 Record: TypeAlias = dict[str, Any]  # a row of a parquet file, or what a phase says about its rows
 Given: TypeAlias = Mapping[str, Any]  # what the earlier phases have made for one source, by the phase's name
@@ -120,7 +120,7 @@ class Phase(ABC):
 
     def identify(self) -> None:
         """Note the contents as they are now: the results of this run are made with them."""
-        settings = {name: digest(value) for name, value in self.settings().items()}
+        settings = {name: json_digest(value) for name, value in self.settings().items()}
         self.made_with = {**settings, **self.contents()}
 
     def refuse_changes(self) -> None:
@@ -142,7 +142,7 @@ class Phase(ABC):
         """Name what a shard is made from."""
         texts = [(source.id, source.text, source.reference) for source in self.corpus.shard(shard)]
         notes = [note.sha256 if (note := phase.store.note(shard)) else "" for phase in self.before]
-        return digest([texts, notes])
+        return json_digest([texts, notes])
 
     def is_current(self, shard: int) -> bool:
         """Whether a shard is whole and made from the current inputs with the settings of this run."""
