@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig, pipeline
 
 from hf_acpmbr import ACPMBR, Candidates
-from hf_acpmbr.generation.prompts import encode
+from hf_acpmbr.generation.prompts import Prompting
 from tests.models import DECODER_ONLY, ENCODER_DECODER, EOS, PAD, tiny_pair
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "we see the sun"]
@@ -26,7 +26,9 @@ def chrf(kind: str, **settings: Any) -> ACPMBR:
 
 def generate(kind: str, mbr: ACPMBR, texts: list[str] = TEXTS, **settings: Any) -> Any:
     model, tokenizer = tiny_pair(kind)
-    return model.generate(**encode(tokenizer, texts, model), custom_generate=mbr, **{"max_new_tokens": 6, **settings})
+    return model.generate(
+        **Prompting().encode(tokenizer, texts, model), custom_generate=mbr, **{"max_new_tokens": 6, **settings}
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,7 +40,7 @@ def test_returns_the_chosen_sequences_as_generate_does(kind: str) -> None:
     assert model.generation_config.to_dict() == before
     assert ids.dtype == torch.long
     assert torch.equal(ids, out.sequences)
-    inputs = encode(tokenizer, TEXTS, model)
+    inputs = Prompting().encode(tokenizer, TEXTS, model)
     prompt = inputs["input_ids"] if kind in DECODER_ONLY else torch.full((3, 1), model.config.decoder_start_token_id)
     assert torch.equal(ids[:, : prompt.shape[1]], prompt)
     continuation = tokenizer.batch_decode(ids[:, prompt.shape[1] :], skip_special_tokens=True)
@@ -180,7 +182,7 @@ def test_source_aware_utilities_get_the_source(kind: str) -> None:
 
 def test_chat_templates_score_only_the_continuation() -> None:
     model, tokenizer = tiny_pair("qwen3")
-    inputs = encode(tokenizer, TEXTS, model, prompt="see {source}", chat=True)
+    inputs = Prompting("see {source}", chat=True).encode(tokenizer, TEXTS, model)
     out = model.generate(**inputs, custom_generate=chrf("qwen3"), max_new_tokens=4, return_dict_in_generate=True)
     assert tokenizer.decode(inputs["input_ids"][0]).endswith("</s> <s>")
     assert all(len(text.split()) <= 4 for candidates in out.candidates for text in candidates.texts)
@@ -188,7 +190,7 @@ def test_chat_templates_score_only_the_continuation() -> None:
 
 def test_encoder_outputs_alone_are_enough() -> None:
     model, tokenizer = tiny_pair("m2m100")
-    inputs = encode(tokenizer, TEXTS, model)
+    inputs = Prompting().encode(tokenizer, TEXTS, model)
     with torch.no_grad():
         encoded = model.get_encoder()(**inputs)
     ids = model.generate(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_acpmbr import ACPMBR, Recipe
-from hf_acpmbr.generation.fingerprint import model_signature
+from hf_acpmbr.generation.fingerprint import ModelSignature
 
 from .models import tiny_model, tiny_pair
 from .test_generate import generate
@@ -57,7 +57,7 @@ def test_a_model_with_other_weights_under_the_same_name_has_another_line() -> No
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(1e-3)
-    assert model_signature(model) == model_signature(copy.deepcopy(model)) != model_signature(other)
+    assert ModelSignature(model).text == ModelSignature(copy.deepcopy(model)).text != ModelSignature(other).text
 
 
 @pytest.mark.parametrize("options", [{"char_order": 4}, {"word_order": 2}, {"beta": 1}])

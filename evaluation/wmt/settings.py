@@ -192,7 +192,7 @@ class ModelSettings(Section):
     Args:
         name: "embedded", a Hub id or a folder; encoder-decoder or decoder-only.
         dtype: "float16", "bfloat16", …; default float32.
-        prompt, chat: for decoder-only models, see `hf_acpmbr.generation.prompts.encode`; {source_language} and
+        prompt, chat: for decoder-only models, see `hf_acpmbr.generation.prompts.Prompting`; {source_language} and
             {target_language} are filled in.
         generate: further arguments of `model.generate`, such as max_new_tokens.
         languages: the tokenizer's own codes where they differ from the pair's: {en: eng_Latn, de: deu_Latn}.

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from ..generation.corpus import decide_texts
-from ..generation.fingerprint import model_signature
+from ..generation.fingerprint import ModelSignature
 from ..generation.models import hide_loading_bars
 from ..generation.prompts import Prompting
 from ..runs.formats import Result
@@ -131,7 +131,7 @@ def translator(args: argparse.Namespace) -> Job[str]:
 
     context = {
         "sampling": mbr.recipe.sampling.to_dict(),
-        "model": model_signature(model),
+        "model": ModelSignature(model).text,
         "model_files": model_revision(args.model, trust_remote_code=args.trust_remote_code, revision=args.revision),
         "languages": language,
     }

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..config import integer
-from .preferences import COLUMNS, Preferences, preference_columns
-from .prompts import Prompting, encode, has_text
+from .preferences import COLUMNS, Preferences, preference_rows
+from .prompts import Prompting, has_text
 
 if TYPE_CHECKING:
-    import torch
-
-    from ..candidates import FloatArray
     from ..decoding import Decision
     from ..mbr import ACPMBR
     from ..types import GenerativeModel
 
 
-@dataclass(frozen=True)
-class Decided:
-    """What came out for a batch of sources: a Decision for each, None where a blank source was left out."""
+class Decided(NamedTuple):
+    """One Decision per source, None for a blank one that was left out, and the decoder rows spent."""
 
     decisions: tuple[Decision | None, ...]
     model_rows: int
@@ -45,57 +41,27 @@ def decide_texts(
         generate: further arguments of `model.generate`.
         first_row: the number of the first source, for messages.
     """
-    given = []
+    asked: dict[int, str] = {}
     for row, source in enumerate(sources, first_row):
         if not isinstance(source, str):
             raise ValueError(f"row {row} has no text: got {source!r}; fill it, or leave the row out")
         if any("\ud800" <= letter <= "\udfff" for letter in source):
             raise ValueError(f"row {row} has half of a surrogate pair, which is not text: {source!r}; remove it")
-        given.append(source)
-    asked = [k for k, source in enumerate(given) if keep_blank or has_text(source)]
+        if keep_blank or has_text(source):
+            asked[row - first_row] = source
     decisions: list[Decision | None] = [None] * len(sources)
     if not asked:
         return Decided(tuple(decisions), 0)
-    texts = [given[k] for k in asked]
-    how, options, tokenizer = prompting or Prompting(), dict(generate or {}), mbr.generation_tokenizer
-    room = _new_tokens(options) or 0
-    inputs = encode(
-        tokenizer, texts, model, prompt=how.prompt, chat=how.chat, too_long=how.too_long, max_new_tokens=room
-    )
-    output = model.generate(
-        **inputs,
-        custom_generate=mbr,
-        sources=texts,
-        return_dict_in_generate=True,
-        **_quiet_lengths(options, inputs, model),
-    )
+    texts, options, room = list(asked.values()), dict(generate or {}), 0
+    if options.get("max_new_tokens") is not None:
+        room = integer(1)("max_new_tokens", options["max_new_tokens"])
+        # Beside a max_length of the model's own, `generate` would warn of two lengths in every batch.
+        options.setdefault("max_length", None)
+    inputs = (prompting or Prompting()).encode(mbr.generation_tokenizer, texts, model, max_new_tokens=room)
+    output = model.generate(**inputs, custom_generate=mbr, sources=texts, return_dict_in_generate=True, **options)
     for k, decision in zip(asked, output.decisions, strict=True):
         decisions[k] = decision
     return Decided(tuple(decisions), int(output.model_rows))
-
-
-def _new_tokens(options: Mapping[str, object]) -> int | None:
-    given = options.get("max_new_tokens")
-    return None if given is None else integer(1)("max_new_tokens", given)
-
-
-def _quiet_lengths(
-    options: dict[str, object], inputs: Mapping[str, torch.Tensor], model: GenerativeModel
-) -> dict[str, object]:
-    """max_new_tokens as a max_length where the model has one of its own: `generate` would warn in every batch."""
-    import torch
-
-    own = getattr(model.generation_config, "max_length", None)
-    new_tokens = _new_tokens(options)
-    if new_tokens is None or options.get("max_length") is not None or own is None:
-        return options
-    if model.config.is_encoder_decoder:
-        given = options.get("decoder_input_ids")
-        start = given.shape[1] if isinstance(given, torch.Tensor) else 1
-    else:
-        start = inputs["input_ids"].shape[1]
-    changed = {name: value for name, value in options.items() if name != "max_new_tokens"}
-    return {**changed, "max_length": start + new_tokens}
 
 
 def _leave_threads_of_the_parent() -> None:
@@ -148,8 +114,7 @@ class MapFunction:
         for utility in (self.mbr.target, *self.mbr.guides):
             if utility is not None:
                 _ = utility.signature
-        if isinstance(self.nbest, bool) or not isinstance(self.nbest, int) or self.nbest < 1:
-            raise ValueError(f"nbest must be an integer of at least 1, got {self.nbest!r}")
+        integer(1)("nbest", self.nbest)
         object.__setattr__(self, "preferences", Preferences.of(self.preferences))
 
     def __call__(self, batch: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
@@ -159,6 +124,8 @@ class MapFunction:
         sources = batch[self.source_column]
         if isinstance(sources, str) or sources is None:
             raise ValueError("map_fn works on batches of rows: call ds.map(mbr.map_fn(model), batched=True)")
+        if self.preferences and (taken := sorted((set(batch) & set(COLUMNS)) - {self.source_column})):
+            raise ValueError(f"the dataset has columns {taken} already: rename them, or leave preferences out")
         decided = decide_texts(
             self.mbr,
             self.model,
@@ -176,41 +143,12 @@ class MapFunction:
         if self.nbest > 1:
             added[f"{name}_nbest"] = [[entry.text for entry in entries] for entries in lists]
             added[f"{name}_nbest_utility"] = [[entry.expected for entry in entries] for entries in lists]
-        if self.preferences is None:
+        if not isinstance(self.preferences, Preferences):
             return added
-        return self._pairs(batch, added, decided.decisions)
-
-    def _pairs(
-        self,
-        batch: Mapping[str, Sequence[object]],
-        added: Mapping[str, list[object]],
-        decisions: Sequence[Decision | None],
-    ) -> dict[str, list[object]]:
-        """All columns with a row for each pair. `map` takes another number of rows if it is given every column."""
-        if taken := sorted((set(batch) & set(COLUMNS)) - {self.source_column}):
-            raise ValueError(f"the dataset has columns {taken} already: rename them, or leave preferences out")
-        sources = [str(source) for source in batch[self.source_column]]
-        prompts = [self.prompt.replace("{source}", source) for source in sources]
-
+        # `map` takes another number of rows if it is given every column.
         columns = {**{name: batch[name] for name in batch}, **added}
-        settings = Preferences.of(self.preferences) or Preferences()
-        return preference_rows(self.mbr, settings, columns, decisions, sources, prompts, self.chat)
-
-
-def preference_rows(
-    mbr: ACPMBR,
-    settings: Preferences,
-    columns: Mapping[str, Sequence[object]],
-    decisions: Sequence[Decision | None],
-    sources: Sequence[str],
-    prompts: Sequence[str],
-    chat: bool,
-) -> dict[str, list[object]]:
-    """`preference_columns` with the target of `mbr` as the utility of texts that are not candidates."""
-
-    def score(row: int, hypotheses: list[str], references: list[str]) -> FloatArray:
-        if mbr.target is None:
-            raise ValueError("preferences against a beam search need a target utility: ACPMBR(target=...)")
-        return mbr.target.score(hypotheses, references, [sources[row]] * len(hypotheses))
-
-    return preference_columns(settings, columns, decisions, prompts, score, chat)
+        texts = [str(source) for source in sources]
+        prompts = [self.prompt.replace("{source}", text) for text in texts]
+        return preference_rows(
+            self.preferences, columns, decided.decisions, texts, prompts, self.mbr.target, conversational=self.chat
+        )

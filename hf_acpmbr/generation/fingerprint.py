@@ -33,8 +33,8 @@ _LONGEST = 60  # characters of a value that are written out
 class ModelSignature:
     """Name, revision if the Hub gave one, and a digest of the weights, so that a replaced folder shows.
 
-    The digest is of names, shapes and a few values of all parameters, which every training step changes. The values
-    are picked at once and stay on the device; they are read when somebody looks at the text.
+    The digest covers names, shapes and a few values of all parameters, which every training step changes. The values
+    are picked at once and stay on the device; they are read when the text is first asked for.
     """
 
     def __init__(self, model: GenerativeModel) -> None:
@@ -61,7 +61,7 @@ class ModelSignature:
 
     @cached_property
     def text(self) -> str:
-        """Read the values, once per device, and write the signature."""
+        """The signature; reads the values once per device."""
         values = {device: picked.cpu().double().numpy() for device, picked in self._picked.items()}
         digest, read = hashlib.sha1(), dict.fromkeys(values, 0)
         for word, device, count in self._words:
@@ -78,13 +78,8 @@ class ModelSignature:
         return str, (self.text,)
 
 
-def model_signature(model: GenerativeModel) -> str:
-    """Return the text of a ModelSignature."""
-    return str(ModelSignature(model))
-
-
 def generation_signature(config: GenerationConfig, processors: Iterable[object] | None) -> str:
-    """Return what `generate` was asked for and holds here: lengths, constraints, special tokens, own processors."""
+    """Return the settings of `generate` that hold here: lengths, constraints, special tokens, own processors."""
     words = []
     for key, value in sorted(config.to_diff_dict().items()):
         if key not in _NOT_IN_FORCE and not key.startswith("_"):

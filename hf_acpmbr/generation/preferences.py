@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 import math
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ import numpy.typing as npt
 from ..config import Configured, flag, integer, number, one_of, optional, setting
 from ..decoding import Decision
 from .prompts import has_text
+
+if TYPE_CHECKING:
+    from ..scoring import Utility
 
 PAIRS = ("best-worst", "best-median", "best-beam", "top-k")
 COLUMNS = ("prompt", "chosen", "rejected", "chosen_utility", "rejected_utility", "margin")
@@ -77,7 +81,7 @@ class Preferences(Configured):
 
     @classmethod
     def of(cls, given: bool | str | Mapping[str, object] | Preferences | None) -> Preferences | None:
-        """From what `map_fn(preferences=)` takes: True, the name of the pairs, a dict of settings, or the object."""
+        """Take what `map_fn(preferences=)` takes: True, the name of the pairs, a dict of settings, or the object."""
         if given is None or given is False:
             return None
         if given is True:
@@ -91,39 +95,33 @@ class Preferences(Configured):
         return given
 
     def select(self, decision: Decision, beam: Scored | None = None) -> list[Pair]:
-        """The pairs of one source, best first; empty if there are only ties, near-duplicates and blank texts.
+        """Return the pairs of one source, best first; empty if there are only ties, near-duplicates and blank texts.
 
         Args:
             beam: the text that "best-beam" compares with; `score_text` makes one.
         """
         if (beam is not None) != (self.pairs == "best-beam"):
             raise ValueError(f"beam belongs to pairs='best-beam', which needs it: got pairs={self.pairs!r}")
+        ranked = [Scored(entry.text, entry.expected) for entry in decision.nbest(len(decision.candidates))]
+        # A decoder that drops candidates early has no estimate of them, and a pair with a blank text would teach
+        # nothing but not to be blank: the next best or worst takes its place.
+        ranked = [entry for entry in ranked if math.isfinite(entry.expected) and has_text(entry.text)]
+        if beam is not None:
+            compared = [(ranked[0], beam)] if ranked and has_text(beam.text) else []
+        elif self.pairs == "best-median":
+            compared = [(ranked[0], ranked[len(ranked) // 2])] if ranked else []
+        else:
+            compared = [(ranked[k], ranked[-1 - k]) for k in range(min(self.k or 1, len(ranked) // 2))]
         pairs = []
-        for chosen, rejected in self._candidates(decision, beam):
+        for chosen, rejected in compared:
             gain = chosen.expected - rejected.expected
             margin = gain if decision.higher_is_better else -gain
             if margin > self.min_margin and not near_duplicates(chosen.text, rejected.text, self.max_similarity):
                 pairs.append(Pair(chosen, rejected, margin))
         return pairs
 
-    def _candidates(self, decision: Decision, beam: Scored | None) -> Iterator[tuple[Scored, Scored]]:
-        ranked = [Scored(entry.text, entry.expected) for entry in decision.nbest(len(decision.candidates))]
-        # A decoder that drops candidates early has no estimate of them, and a pair with a blank text would teach
-        # nothing but not to be blank: the next best or worst takes its place.
-        ranked = [entry for entry in ranked if math.isfinite(entry.expected) and has_text(entry.text)]
-        if not ranked:
-            return
-        if beam is not None:
-            if has_text(beam.text):
-                yield ranked[0], beam
-        elif self.pairs == "best-median":
-            yield ranked[0], ranked[len(ranked) // 2]
-        else:
-            for k in range(min(self.k or 1, len(ranked) // 2)):
-                yield ranked[k], ranked[-1 - k]
-
     def row(self, pair: Pair, prompt: str, conversational: bool = False) -> dict[str, object]:
-        """One row with TRL's `prompt`, `chosen`, `rejected`, and the expected utilities and `margin`.
+        """Return one row with TRL's `prompt`, `chosen`, `rejected`, and the expected utilities and `margin`.
 
         TRL's RewardTrainer reads `margin` too.
         """
@@ -137,7 +135,7 @@ class Preferences(Configured):
 
 
 def near_duplicates(first: str, second: str, max_similarity: float) -> bool:
-    """Whether two texts are the same but for case, punctuation and white space, or more alike than `max_similarity`."""
+    """Tell whether texts differ in case, punctuation and white space alone, or are more alike than `max_similarity`."""
     one, other = _bare(first), _bare(second)
     if one == other:
         return True
@@ -153,7 +151,7 @@ def _bare(text: str) -> str:
 
 
 def score_text(decision: Decision, text: str, score: Callable[[list[str], list[str]], npt.ArrayLike]) -> Scored:
-    """A text from elsewhere, such as a beam search, with its expected utility over the decision's candidates.
+    """Score a text from elsewhere, such as a beam search: its expected utility over the decision's candidates.
 
     Args:
         score: the utility, `score(hypotheses, references)`; not called for a candidate that has an estimate.
@@ -165,34 +163,38 @@ def score_text(decision: Decision, text: str, score: Callable[[list[str], list[s
     return Scored(text, float(scores @ pool.weights))
 
 
-def preference_columns(
+def preference_rows(
     settings: Preferences,
     columns: Mapping[str, Sequence[object]],
     decisions: Sequence[Decision | None],
+    sources: Sequence[str],
     prompts: Sequence[str],
-    score: Callable[[int, list[str], list[str]], npt.ArrayLike],
+    target: Utility | None,
     conversational: bool = False,
 ) -> dict[str, list[object]]:
-    """All `columns` with one row for each pair: rows without a pair are gone, those with several are repeated.
+    """Return all `columns` with one row per pair: rows without a pair are gone, those with several are repeated.
 
     Args:
         columns: aligned with the decisions, as a batch of a dataset has them.
-        prompts: what the model was asked, one for each decision.
-        score: the utility, `score(row, hypotheses, references)`.
+        sources, prompts: what was translated and what the model was asked, one per decision.
+        target: the utility of texts that are not candidates.
         conversational: what the settings leave open.
     """
-    if settings.beam_column is not None and settings.beam_column not in columns:
-        raise ValueError(f"no column {settings.beam_column!r} in the dataset for the text of the beam search")
+    beam_column = settings.beam_column
+    if beam_column is not None and beam_column not in columns:
+        raise ValueError(f"no column {beam_column!r} in the dataset for the text of the beam search")
     out: dict[str, list[object]] = {name: [] for name in (*columns, *COLUMNS)}
     for row, decision in enumerate(decisions):
         if decision is None:
             continue
         beam = None
-        if settings.beam_column is not None:
-            text = columns[settings.beam_column][row]
+        if beam_column is not None:
+            text = columns[beam_column][row]
             if not isinstance(text, str):
-                raise ValueError(f"row {row} of the batch has no text in {settings.beam_column!r}: got {text!r}")
-            beam = score_text(decision, text, partial(score, row))
+                raise ValueError(f"row {row} of the batch has no text in {beam_column!r}: got {text!r}")
+            if target is None:
+                raise ValueError("preferences against a beam search need a target utility: ACPMBR(target=...)")
+            beam = score_text(decision, text, partial(target.score, sources=[sources[row]] * len(decision.candidates)))
         for pair in settings.select(decision, beam):
             values = {name: column[row] for name, column in columns.items()}
             for name, value in {**values, **settings.row(pair, prompts[row], conversational)}.items():
@@ -203,12 +205,12 @@ def preference_columns(
 def distillation_rows(
     sources: Sequence[str], decisions: Sequence[Decision | None], best: int = 1
 ) -> dict[str, list[object]]:
-    """Columns `source`, `target`, `utility` for Seq2SeqTrainer: the `best` texts of each source.
+    """Return columns `source`, `target`, `utility` for Seq2SeqTrainer: the `best` texts of each source.
 
     Sources without a decision (blank ones) and texts without any character are left out.
     """
     if len(sources) != len(decisions):
-        raise ValueError(f"{len(sources)} sources for {len(decisions)} decisions: give one for each")
+        raise ValueError(f"{len(sources)} sources for {len(decisions)} decisions: give one per source")
     rows: dict[str, list[object]] = {"source": [], "target": [], "utility": []}
     for source, decision in zip(sources, decisions, strict=True):
         for entry in [] if decision is None else decision.nbest(best):

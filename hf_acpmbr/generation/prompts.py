@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from ..types import GenerativeModel, Tokenizer
 
 _INVISIBLE = ("Cc", "Cf")  # control and format characters
+_NO_LIMIT = 10**6  # tokenizers without a limit say something astronomical
 
 
 def has_text(text: str) -> bool:
-    """Whether a text has anything but white space and invisible characters (zero-width ones, marks of direction)."""
+    """Tell whether a text has more than white space and invisible characters (zero-width ones, marks of direction)."""
     return any(unicodedata.category(letter) not in _INVISIBLE for letter in text if not letter.isspace())
-
-
-_NO_LIMIT = 10**6  # tokenizers without a limit say something astronomical
 
 
 @dataclass(frozen=True)
@@ -44,41 +42,61 @@ class Prompting:
         if self.too_long not in ("cut", "refuse"):
             raise ValueError(f"too_long must be 'cut' or 'refuse', got {self.too_long!r}")
 
-    def fill(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
-        """Return the texts as the model reads them."""
+    def encode(
+        self, tokenizer: Tokenizer, texts: Sequence[str], model: GenerativeModel, *, max_new_tokens: int = 0
+    ) -> dict[str, torch.Tensor]:
+        """Make a batch for `model`, on its device, padded on the right for an encoder, else on the left.
+
+        Args:
+            max_new_tokens: room to leave for the continuation of a decoder-only model.
+        """
+        fitting = self._fit(tokenizer, texts, length_limit(tokenizer, model, max_new_tokens))
+        batch = tokenizer(
+            self._fill(tokenizer, fitting),
+            return_tensors="pt",
+            padding=True,
+            padding_side="right" if model.config.is_encoder_decoder else "left",
+            add_special_tokens=not self.chat,
+        )
+        batch.pop("token_type_ids", None)
+        return {name: tensor.to(model.device) for name, tensor in batch.items()}
+
+    def _fill(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
         filled = [self.prompt.replace("{source}", text) for text in texts]
         if self.chat:
             turns = [[{"role": "user", "content": text}] for text in filled]
             filled = cast("list[str]", tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
         return filled
 
-
-def encode(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    model: GenerativeModel,
-    *,
-    prompt: str = "{source}",
-    chat: bool = False,
-    too_long: str = "cut",
-    max_new_tokens: int = 0,
-) -> dict[str, torch.Tensor]:
-    """Make a batch for `model`, on its device, padded on the right for an encoder and on the left for a decoder alone.
-
-    Sources beyond the model's limit are cut, with a warning that counts them, or refused.
-
-    Args:
-        prompt, chat, too_long: see `Prompting`.
-        max_new_tokens: room to leave for the continuation of a decoder-only model.
-    """
-    how = Prompting(prompt, chat, too_long)
-    fitting = _fitted(tokenizer, texts, model, how, max_new_tokens)
-    side = "right" if model.config.is_encoder_decoder else "left"
-    batch = tokenizer(
-        how.fill(tokenizer, fitting), return_tensors="pt", padding=True, padding_side=side, add_special_tokens=not chat
-    )
-    batch.pop("token_type_ids", None)
-    return {name: tensor.to(model.device) for name, tensor in batch.items()}
+    def _fit(self, tokenizer: Tokenizer, texts: Sequence[str], limit: int | None) -> list[str]:
+        """Return the texts, those that are too long cut at a token so that the filled prompt fits."""
+        fitting = list(texts)
+        if limit is None:
+            return fitting
+        prompts = tokenizer(self._fill(tokenizer, texts), add_special_tokens=not self.chat, verbose=False)
+        lengths = [len(ids) for ids in prompts["input_ids"]]
+        long = [row for row, length in enumerate(lengths) if length > limit]
+        if not long:
+            return fitting
+        count = f"{len(long)} of {len(texts)} sources are longer than the model's {limit} tokens"
+        if self.too_long == "refuse":
+            raise ValueError(
+                f"{count}, the first is row {long[0]} with {lengths[long[0]]}: shorten it, or cut sources with "
+                "too_long='cut'"
+            )
+        warnings.warn(
+            f"{count} and are cut (row {long[0]} had {lengths[long[0]]}): split them into sentences, or refuse them "
+            "with too_long='refuse'",
+            UserWarning,
+            stacklevel=3,
+        )
+        for row in long:
+            ids = tokenizer(texts[row], add_special_tokens=False, verbose=False)["input_ids"]
+            keep = len(ids) - (lengths[row] - limit)
+            if keep < 1:
+                raise ValueError(f"the prompt alone has more than the model's {limit} tokens: shorten the prompt")
+            fitting[row] = tokenizer.batch_decode([ids[:keep]], skip_special_tokens=True)[0]
+        return fitting
 
 
 def length_limit(tokenizer: Tokenizer, model: GenerativeModel, max_new_tokens: int) -> int | None:
@@ -93,39 +111,3 @@ def length_limit(tokenizer: Tokenizer, model: GenerativeModel, max_new_tokens: i
     if (tokens := getattr(tokenizer, "model_max_length", None)) and tokens < _NO_LIMIT:
         limits.append(int(tokens))
     return min(limits, default=None)
-
-
-def _fitted(
-    tokenizer: Tokenizer, texts: Sequence[str], model: GenerativeModel, how: Prompting, max_new_tokens: int
-) -> list[str]:
-    """Return the texts, those that are too long cut at a token so that the filled prompt fits."""
-    limit = length_limit(tokenizer, model, max_new_tokens)
-    if limit is None:
-        return list(texts)
-    lengths = [
-        len(ids)
-        for ids in tokenizer(how.fill(tokenizer, texts), add_special_tokens=not how.chat, verbose=False)["input_ids"]
-    ]
-    long = [row for row, length in enumerate(lengths) if length > limit]
-    if not long:
-        return list(texts)
-    if how.too_long == "refuse":
-        row = long[0]
-        raise ValueError(
-            f"{len(long)} of {len(texts)} sources are longer than the model's {limit} tokens, the first is row {row} "
-            f"with {lengths[row]}: shorten it, or cut sources with too_long='cut'"
-        )
-    warnings.warn(
-        f"{len(long)} of {len(texts)} sources are longer than the model's {limit} tokens and are cut (row {long[0]} "
-        f"had {lengths[long[0]]}): split them into sentences, or refuse them with too_long='refuse'",
-        UserWarning,
-        stacklevel=3,
-    )
-    fitting = list(texts)
-    for row in long:
-        ids = tokenizer(texts[row], add_special_tokens=False, verbose=False)["input_ids"]
-        keep = len(ids) - (lengths[row] - limit)
-        if keep < 1:
-            raise ValueError(f"the prompt alone has more than the model's {limit} tokens: shorten the prompt")
-        fitting[row] = tokenizer.batch_decode([ids[:keep]], skip_special_tokens=True)[0]
-    return fitting

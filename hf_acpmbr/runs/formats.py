@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..decoding import Decision
-from ..generation.corpus import preference_rows
-from ..generation.preferences import COLUMNS, Preferences
+from ..generation.preferences import COLUMNS, Preferences, preference_rows
 from ..mbr import ACPMBR
 from .inputs import ROWS_AT_ONCE, Item, Record
 
@@ -139,7 +138,9 @@ class Format:
         if (beam := self.preferences.beam_column) is not None:
             columns[beam] = [result.fields.get(beam)]
         source = str(result.fields.get("source", ""))
-        made = preference_rows(mbr, self.preferences, columns, [result.decision], [source], [result.prompt], self.chat)
+        made = preference_rows(
+            self.preferences, columns, [result.decision], [source], [result.prompt], mbr.target, self.chat
+        )
         return [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
 
 

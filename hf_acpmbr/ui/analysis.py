@@ -10,7 +10,7 @@ from typing import Any
 from ..candidates import Candidates
 from ..decoding import Decision
 from ..generation.models import EMBEDDED, EMBEDDED_LANGUAGES, known_languages, load_model, load_tokenizer, set_languages
-from ..generation.prompts import encode
+from ..generation.prompts import Prompting
 from ..mbr import ACPMBR
 from ..recipe import Recipe
 from ..scoring import MatrixUtility, Utility, load_utility
@@ -124,7 +124,7 @@ class Workbench:
         """Call `model.generate` on the form's source; also return how many tokens of the prompt the output repeats."""
         model, tokenizer, _ = self.model(form.model)
         languages = set_languages(tokenizer, form.source_language or None, form.target_language or None)
-        inputs = encode(tokenizer, [form.source], model, prompt=self.offer.prompt, chat=self.offer.chat)
+        inputs = Prompting(self.offer.prompt, self.offer.chat).encode(tokenizer, [form.source], model)
         size = inputs["input_ids"].shape[1]
         options |= {"max_new_tokens": min(2 * size + 20, self.limits.new_tokens), "return_dict_in_generate": True}
         return model.generate(**inputs, **languages, **options), 0 if model.config.is_encoder_decoder else size

@@ -22,7 +22,7 @@ from hf_acpmbr.generation.models import (
     model_revision,
     set_languages,
 )
-from hf_acpmbr.generation.prompts import encode
+from hf_acpmbr.generation.prompts import Prompting
 from hf_acpmbr.types import Tokenizer
 from hf_acpmbr.version import code_version
 
@@ -103,7 +103,7 @@ class Translator:
         prompt = self.settings.prompt
         for name, language in languages.items():
             prompt = prompt.replace(name, language)
-        inputs = encode(self.tokenizer, [text], self.model, prompt=prompt, chat=self.settings.chat)
+        inputs = Prompting(prompt, self.settings.chat).encode(self.tokenizer, [text], self.model)
         output = self.model.generate(
             **inputs, custom_generate=self.mbr, sources=[text], return_dict_in_generate=True, **self.arguments
         )
