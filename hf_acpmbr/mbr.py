@@ -13,7 +13,7 @@ from .decision import Decision
 from .decoding import Texts
 from .generation.corpus import MapFunction
 from .generation.fingerprint import ModelSignature, generation_signature
-from .generation.guard import Caller, CheckedSignature, check_conflicts
+from .generation.guard import Caller, CheckedSignature
 from .generation.request import read_request, source_texts
 from .recipe import Recipe, utility_specs
 from .sampling import Request, Samples
@@ -96,6 +96,7 @@ class ACPMBR:
         candidates: Sequence[Texts] | None = None,
         references: Sequence[Texts] | None = None,
         stop_strings: str | list[str] | None = None,
+        caller: Caller | None = None,
         **model_kwargs: object,
     ) -> torch.Tensor | MBROutput:
         """`model.generate(**inputs, custom_generate=this)`: draw, score, choose for each of S sources.
@@ -107,24 +108,21 @@ class ACPMBR:
             candidates: S lists of texts to choose from instead of drawing samples.
             references: S lists of pseudo-references; default: the candidates, or `num_references` samples drawn apart.
             stop_strings: as `generate` takes them, which would want a tokenizer for them; here ACPMBR has it.
+            caller: not for callers: what the check of the call found (`CheckedSignature`).
 
         Returns:
-            (S·k, length) token ids with k = num_return_sequences (which `generate` takes with do_sample=True only), or
-            an MBROutput with return_dict_in_generate=True.
+            (S·k, length) token ids with k = num_return_sequences, or an MBROutput with return_dict_in_generate=True.
         """
-        from .generation.output import stream
-
-        caller = Caller.find()
+        caller = caller or Caller()
         with caller.streaming():
             tokenizer = self.generation_tokenizer  # refused before anything is drawn
-            check_conflicts(model, generation_config, self.recipe.sampling.sampler, caller)
             request = read_request(
                 *(model, tokenizer, input_ids, logits_processor, stopping_criteria, generation_config),
                 *(inputs_tensor, stop_strings, model_kwargs),
             )
-            output = self._generate(request, sources, candidates, references)
+            output = self._generate(request, sources, candidates, references, caller.sequences)
             if caller.streamer is not None:
-                stream(caller.streamer, output, request.input_ids.shape[1])
+                caller.streamer.put(output["sequences"][0, request.input_ids.shape[1] :].cpu())
         if generation_config.return_dict_in_generate:
             return output
         sequences: torch.Tensor = output["sequences"]
@@ -136,8 +134,9 @@ class ACPMBR:
         sources: Sequence[str] | None,
         candidates: Sequence[Texts] | None,
         references: Sequence[Texts] | None,
+        k: int,
     ) -> MBROutput:
-        """Draw, score, choose for every source of the request."""
+        """Draw, score, choose k texts for every source of the request."""
         from .generation.output import assemble
 
         used = [utility for utility in (self.target, *self.guides) if utility is not None]
@@ -149,7 +148,7 @@ class ACPMBR:
         seconds = time.perf_counter() - start
         context = self._context(request, candidates is None)
         decisions = self._decide_all(pools, texts, others or [None] * len(pools), context)
-        return assemble(request, self.generation_tokenizer, decisions, others, rows + more_rows, seconds)
+        return assemble(request, self.generation_tokenizer, decisions, others, k, rows + more_rows, seconds)
 
     @property
     def generation_tokenizer(self) -> Tokenizer:

@@ -1,4 +1,4 @@
-"""What a call of `generate` asked for and does not pass on to a custom_generate callable: found, served or refused."""
+"""What a call of `generate` asks for and does not hand over to a custom_generate callable: found, served or refused."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ..config import integer
 from ..sampling.base import Sampler
 
 if TYPE_CHECKING:
@@ -42,48 +43,79 @@ _OVERRULED: dict[str, tuple[tuple[float | None, ...], str | None]] = {
 _OTHER_DECODING = ("penalty_alpha", "dola_layers", "diversity_penalty", "force_words_ids", "constraints")
 _SINGLE_SAMPLES = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
 _RECORDS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+_PER_SOURCE = ("num_beams", "num_return_sequences")  # rows that `generate` would make of one source
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The call of `generate` that is running; empty if there is none.
+    """The call of `generate` that is running.
 
     Args:
-        options: its keywords.
-        model: whose `generate` it is.
+        model: whose `generate` it is; None outside of one.
+        options: its keywords, the very dict that `generate` goes on with.
         config: the GenerationConfig that it was given, before `generate` fills it up.
         rows: number of sources it was given.
+        sequences: how many it asks for per source; known once it is prepared.
         streamer, assistant_model, synced_gpus: as given, else None.
     """
 
-    options: Mapping[str, object] = field(default_factory=dict)
     model: GenerativeModel | None = None
+    options: dict[str, object] = field(default_factory=dict)
     config: GenerationConfig | None = None
     rows: int = 1
+    sequences: int = 1
     streamer: BaseStreamer | None = None
     assistant_model: object = None
     synced_gpus: bool | None = None
 
     @classmethod
-    def find(cls) -> Caller:
-        """Read from the frame of the running `generate`; transformers hands over neither streamer nor assistant."""
+    def find(cls) -> Caller | None:
+        """Read the frame of a `generate` that has not begun its work; None if there is none."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             values = frame.f_locals
-            if frame.f_code.co_name == "generate" and "custom_generate" in values and "streamer" in values:
-                options = dict(values.get("kwargs") or {})
+            if frame.f_code.co_name == "generate" and {"self", "kwargs", "custom_generate", "streamer"} <= set(values):
+                if "generation_mode_kwargs" in values:
+                    return None
+                options, model, config = values["kwargs"], values["self"], values.get("generation_config")
                 inputs = (values.get("inputs"), options.get("input_ids"), options.get("inputs_embeds"))
                 return cls(
+                    model,
                     options,
-                    values.get("self"),
-                    values.get("generation_config"),
+                    config,
                     max((len(tensor) for tensor in inputs if tensor is not None), default=1),
-                    values["streamer"],
-                    values.get("assistant_model"),
-                    values.get("synced_gpus"),
+                    streamer=values["streamer"],
+                    assistant_model=values.get("assistant_model"),
+                    synced_gpus=values.get("synced_gpus"),
                 )
             frame = frame.f_back
-        return cls()
+        return None
+
+    def setting(self, name: str) -> object:
+        """Return what holds for this call: its keyword, else its GenerationConfig's value, else the model's own."""
+        if name in self.options:
+            return self.options[name]
+        own = None if self.model is None else getattr(self.model.generation_config, name, None)
+        given = getattr(self.config, name, None)
+        return own if given is None else given
+
+    def given(self, name: str) -> object:
+        """Return what this call asks for beyond the model's own settings."""
+        value = self.setting(name)
+        own = None if self.model is None else getattr(self.model.generation_config, name, None)
+        return value if name in self.options or value != own else None
+
+    def prepare(self) -> None:
+        """Make `generate` prepare one row per source, and hand this object over."""
+        prepared = replace(
+            self, sequences=integer(1)("num_return_sequences", self.setting("num_return_sequences") or 1)
+        )
+        for name in _PER_SOURCE:
+            if self.setting(name) not in (None, 1):
+                self.options[name] = 1
+                if name == "num_beams":
+                    _say_own_beams()
+        self.options["caller"] = prepared
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
@@ -105,17 +137,23 @@ class CheckedSignature:
     def __get__(self, instance: ACPMBR | None, owner: type) -> inspect.Signature | None:
         if instance is None:
             return None
-        caller = Caller.find()
-        if (reason := _refusal(caller)) is not None:
-            with caller.streaming():
-                raise ValueError(reason)
+        if (caller := Caller.find()) is not None:
+            reason = _refusal(caller)
+            if reason is not None:
+                with caller.streaming():
+                    raise ValueError(reason)
+            _warn_of_ignored(caller, instance.recipe.sampling.sampler)
+            caller.prepare()
         return inspect.signature(instance.__call__)
 
 
 def _refusal(caller: Caller) -> str | None:
-    own = None if caller.model is None else caller.model.generation_config
-    configs = {"generation_config": caller.config, "the model's generation_config": own}
-    for place, config in configs.items():
+    """Say why a call cannot be served; None if it can. The model's own settings conflict with nothing."""
+    assert caller.model is not None
+    for place, config in (
+        ("generation_config", caller.config),
+        ("the model's generation_config", caller.model.generation_config),
+    ):
         if getattr(config, "stop_strings", None):
             return (
                 f"stop_strings in {place} cannot be honoured: generate gives custom_generate no tokenizer to read "
@@ -127,58 +165,45 @@ def _refusal(caller: Caller) -> str | None:
             "synced_gpus=True cannot be honoured: each process runs the model once per distinct prefix, so their "
             "passes do not match; give every process a whole copy of the model"
         )
-    if caller.streamer is None:
-        return None
-    several = [f"{caller.rows} sources"] if caller.rows > 1 else []
-    for name in ("num_beams", "num_return_sequences"):
-        given = [caller.options.get(name), *(getattr(config, name, None) for config in configs.values())]
-        value = next((value for value in given if value is not None), 1)
-        several += [f"{name}={value}"] if value != 1 else []
-    if not several:
-        return None
-    return (
-        f"a streamer takes one source and one sequence, and generate would show it one row for each of "
-        f"{', '.join(several)}: call generate for each source by itself, with num_beams=1 where the model has its own"
-    )
-
-
-def check_conflicts(model: GenerativeModel, config: GenerationConfig, sampler: Sampler, caller: Caller) -> None:
-    """Raise for settings of the call that cannot hold and warn of overruled ones; the model's own do neither."""
-    own = model.generation_config
-
-    def given(name: str) -> object:
-        """Return what this call asks for beyond the model's own settings."""
-        value = getattr(config, name, None)
-        return value if name in caller.options or value != getattr(own, name, None) else None
-
-    if model.config.model_type == "whisper" and config.return_dict_in_generate:
-        raise ValueError(
+    if caller.model.config.model_type == "whisper" and caller.setting("return_dict_in_generate"):
+        return (
             "return_dict_in_generate=True cannot be had with MBR on Whisper, whose generate takes the output apart: "
             "leave it out, and with it logprob_threshold and return_token_timestamps, which ask for it "
             "(return_segments=True gives the chosen segments)"
         )
-    if (config.num_beams or 1) > 1:
-        if given("num_beams"):
-            raise ValueError(
-                f"num_beams={config.num_beams} conflicts with MBR, which draws its own candidates: leave it out; to "
-                "choose among the beams of a beam search give ACPMBR(sampler=GenerationConfig(num_beams=...))"
-            )
-        _say_own_beams()
-    if caller.assistant_model is not None or any(given(name) for name in _SINGLE_SAMPLES):
-        raise ValueError(
+    if (beams := caller.given("num_beams")) not in (None, 1):
+        return (
+            f"num_beams={beams} conflicts with MBR, which draws its own candidates: leave it out; to "
+            "choose among the beams of a beam search give ACPMBR(sampler=GenerationConfig(num_beams=...))"
+        )
+    if caller.assistant_model is not None or any(caller.given(name) for name in _SINGLE_SAMPLES):
+        return (
             f"assistant_model and {', '.join(_SINGLE_SAMPLES)} speed up single samples and have no effect on MBR's "
             "sampling, which already runs the model once per distinct prefix: leave them out"
         )
-    if other := [name for name in _OTHER_DECODING if given(name)]:
-        raise ValueError(f"{', '.join(other)} asks for another way of decoding than MBR: leave it out")
-    if records := [name for name in _RECORDS if given(name)]:
-        raise ValueError(
+    if other := [name for name in _OTHER_DECODING if caller.given(name)]:
+        return f"{', '.join(other)} asks for another way of decoding than MBR: leave it out"
+    if records := [name for name in _RECORDS if caller.given(name)]:
+        return (
             f"{', '.join(records)}=True cannot be honoured: MBR scores texts, not tokens. "
             "return_dict_in_generate=True gives an MBROutput with log-probabilities, utilities and matrices"
         )
+    several = [f"{caller.rows} sources"] if caller.rows > 1 else []
+    if (sequences := caller.setting("num_return_sequences")) not in (None, 1):
+        several.append(f"num_return_sequences={sequences}")
+    if caller.streamer is not None and several:
+        return (
+            f"a streamer takes one source and one sequence, and this call has {' and '.join(several)}: call generate "
+            "for each source by itself, without num_return_sequences"
+        )
+    return None
+
+
+def _warn_of_ignored(caller: Caller, sampler: Sampler) -> None:
+    """Warn of sampling settings of the call; the model's own are left aside without a word."""
     ignored = []
     for name, (unset, ours) in _OVERRULED.items():
-        value = given(name)
+        value = caller.given(name)
         here = getattr(getattr(sampler, "truncation", None), ours or "", getattr(sampler, ours or "", None))
         if value not in unset and value != here:
             ignored.append(f"{name}={value} ({'not used here' if here is None else f'here {here}'})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from ..decoding import Decision
 from ..sampling import Request
 
 if TYPE_CHECKING:
-    from transformers.generation.streamers import BaseStreamer
-
     from ..types import Tokenizer
 
 
@@ -59,22 +58,20 @@ def assemble(
     tokenizer: Tokenizer,
     decisions: Sequence[Decision],
     references: Sequence[Candidates] | None,
+    k: int,
     model_rows: int,
     sampling_seconds: float,
 ) -> MBROutput:
     """Return the chosen sequences, k of each source, and everything known about how they were chosen."""
     config, prompts = request.generation_config, request.input_ids
-    k = config.num_return_sequences or 1
-    calls: dict[str, int] = {}
-    seconds = {"sampling": sampling_seconds}
+    calls: Counter[str] = Counter()
+    seconds: Counter[str] = Counter({"sampling": sampling_seconds})
     rows: list[list[int]] = []
     scores: list[float] = []
     texts: list[tuple[str, ...]] = []
     for decision in decisions:
-        for name, count in decision.calls.items():
-            calls[name] = calls.get(name, 0) + count
-        for name, spent in decision.seconds.items():
-            seconds[name] = seconds.get(name, 0.0) + spent
+        calls.update(decision.calls)
+        seconds.update(decision.seconds)
         best = decision.nbest(k)
         best += best[-1:] * (k - len(best))  # a tensor has k rows per source, distinct candidates may be fewer
         texts.append(tuple(entry.text for entry in best))
@@ -96,14 +93,7 @@ def assemble(
         decisions=tuple(decisions),
         candidates=tuple(decision.candidates for decision in decisions),
         references=None if references is None else tuple(references),
-        calls=calls,
+        calls=dict(calls),
         model_rows=model_rows,
-        seconds=seconds,
+        seconds=dict(seconds),
     )
-
-
-def stream(streamer: BaseStreamer, output: MBROutput, prompt: int) -> None:
-    """Hand the chosen sequence to the streamer of `generate`; a streamer takes one."""
-    if output.sequences is None or len(output.sequences) != 1:
-        raise ValueError("a streamer takes one source and one sequence: call generate for each source by itself")
-    streamer.put(output.sequences[0, prompt:].cpu())

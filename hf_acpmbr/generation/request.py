@@ -26,24 +26,13 @@ def read_request(
     stop_strings: str | list[str] | None,
     model_kwargs: Mapping[str, object],
 ) -> Request:
-    """Read the arguments of a custom_generate callable: no sampling warpers, one row per source.
+    """Read the arguments of a custom_generate callable, one row per source, without sampling warpers.
 
     `stop_strings` end a sequence as in a `generate` that has a tokenizer.
     """
-    import numpy as np
-    import torch
     from transformers import StoppingCriteriaList, StopStringCriteria
     from transformers.generation import logits_process as lp
 
-    from ..sampling.rows import Rows, divided
-
-    # What generate repeated each source by; a model's own num_beams counts too.
-    copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-    ids, kwargs = input_ids, dict(model_kwargs)
-    if copies > 1:
-        with torch.no_grad():
-            ids = input_ids[::copies]
-            kwargs = divided(kwargs, Rows(np.arange(0, input_ids.shape[0], copies)), input_ids.shape[0])
     warpers = (
         lp.TemperatureLogitsWarper,
         lp.TopKLogitsWarper,
@@ -58,11 +47,11 @@ def read_request(
         generation_config = copy.deepcopy(generation_config)
         generation_config.stop_strings = stop_strings  # part of the signature
         stopping_criteria = StoppingCriteriaList([*stopping_criteria, StopStringCriteria(tokenizer, stop_strings)])
-    encoder_ids, contents = _contents(ids, inputs_tensor, kwargs, model.config.is_encoder_decoder)
+    encoder_ids, contents = _contents(input_ids, inputs_tensor, model_kwargs, model.config.is_encoder_decoder)
     return Request(
         model=model,
-        input_ids=ids,
-        model_kwargs=kwargs,
+        input_ids=input_ids,
+        model_kwargs=model_kwargs,
         logits_processor=lp.LogitsProcessorList(x for x in logits_processor or () if not isinstance(x, warpers)),
         stopping_criteria=stopping_criteria,
         generation_config=generation_config,

@@ -29,7 +29,8 @@ def beam_outputs(request: Request, beams: int) -> list[Samples]:
     """
     config = copy.deepcopy(request.generation_config)
     if beams is True:
-        beams = config.num_beams if (config.num_beams or 1) > 1 else _BEAMS
+        own = request.model.generation_config.num_beams or 1
+        beams = own if own > 1 else _BEAMS
     config.return_dict_in_generate, config.do_sample = False, False
     config.num_return_sequences, config.num_beams = 1, beams
     found = []
