@@ -395,7 +395,7 @@ SAMPLERS: Registry[Sampler] = Registry(
     "sampler",
     "sampling.base:Sampler",
     {
-        "auto": "sampling.automatic:Automatic",
+        "auto": "sampling.base:Automatic",
         "prefix-sharing": "sampling.prefix_sharing:PrefixSharing",
         "chunked": "sampling.loops:Chunked",
         "beam-search": "sampling.loops:BeamSearch",

@@ -239,9 +239,9 @@ class ACPMBR:
         """Return the candidates of every source, and the decoder rows that they cost."""
         drawn = sampler.sample(request, number, self.recipe.seed)
         if add_beam:
-            from .sampling.beam_output import beam_outputs, joined
+            from .sampling.loops import add_outputs
 
-            drawn = [joined(*both) for both in zip(drawn, beam_outputs(request, add_beam), strict=True)]
+            drawn = add_outputs(drawn, request, add_beam)
         return [self._read(samples) for samples in drawn], sum(samples.model_rows for samples in drawn)
 
     def _read(self, samples: Samples) -> Candidates:

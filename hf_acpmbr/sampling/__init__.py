@@ -1,8 +1,8 @@
 """Source → candidates; `hf_acpmbr.config` has the samplers by name.
 
 `prefix-sharing` is exact and runs the model once per unique prefix; `chunked` is plain decoding in chunks of rows, for
-what prefix sharing cannot do exactly; `auto` takes the first if it can and says in the log if it cannot; `beam-search`
-takes the beams of a beam search.
+requests that prefix sharing cannot serve exactly; `auto` takes the first if it can and logs a warning if it cannot;
+`beam-search` takes the beams of a beam search.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
-"""The contract of samplers: what they are handed and what they give back."""
+"""The contract of samplers: what they are handed, what they give back; and the default, which picks one."""
 
 from __future__ import annotations
 
+import functools
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..candidates import FloatArray, IntArray, TokenIds
-from ..config import Stage, integer, nested, setting
+from ..config import SAMPLERS, Stage, integer, nested, setting
 from .truncation import Truncation
 
 if TYPE_CHECKING:
@@ -20,7 +22,12 @@ if TYPE_CHECKING:
 
     from ..types import GenerativeModel
 
+logger = logging.getLogger(__name__)
+
 BoolArray = npt.NDArray[np.bool_]
+# What a GenerationConfig says about how candidates come about.
+_SAMPLING = ("epsilon_cutoff", "temperature", "top_k", "top_p", "min_p", "typical_p", "eta_cutoff")
+SEARCH_FIELDS = ("num_beams", "do_sample", "length_penalty", "early_stopping")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +37,7 @@ class Request:
     Args:
         model: any generative transformers model.
         input_ids: (S, P) decoder start ids of an encoder-decoder model, or left-padded prompts.
-        model_kwargs: everything else the model's forward needs: encoder outputs, masks, an empty cache.
+        model_kwargs: the other arguments of the model's forward: encoder outputs, masks, an empty cache.
         logits_processor: those that constrain (forced BOS, bad words, ...), without sampling warpers.
         stopping_criteria: when a sequence ends; each must look at one row at a time.
         generation_config: prepared by `generate`; read for special tokens, lengths and the kind of cache.
@@ -56,8 +63,8 @@ class Request:
 
     @property
     def forced_tokens(self) -> int:
-        """How many first tokens are forced, such as a language: no part of a text's probability under the model."""
-        # As the processor does it: only as the first token after a single one.
+        """The number of forced first tokens, such as a language, which are no part of a text's log-probability."""
+        # The processor forces a token only after a prompt of one token.
         return int(self.generation_config.forced_bos_token_id is not None and self.input_ids.shape[1] == 1)
 
 
@@ -95,18 +102,33 @@ class Sampler(Stage, ABC):
 
     @abstractmethod
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """Draw n samples for each of the S sources of the request; same seed, same samples."""
+        """Draw n samples per source of the request; same seed, same samples."""
 
     @classmethod
     def from_object(cls, given: object) -> object:
-        """Return the settings of the sampler that a transformers GenerationConfig asks for."""
+        """Return the sampler that a transformers GenerationConfig asks for, as {"name": ..., settings}.
+
+        Raises:
+            ValueError: for a field that is not about how candidates come about, and would be ignored.
+        """
         from transformers import GenerationConfig
 
         if not isinstance(given, GenerationConfig):
             return given
-        from .loops import sampler_settings
-
-        return sampler_settings(given)
+        fields = {key: value for key, value in given.to_diff_dict().items() if value is not None}
+        if foreign := sorted(set(fields) - {*_SAMPLING, *SEARCH_FIELDS, "transformers_version"}):
+            raise ValueError(
+                f"{', '.join(foreign)} in a sampler's GenerationConfig would be ignored: it says how candidates come "
+                f"about ({', '.join([*_SAMPLING, *SEARCH_FIELDS])}); give the rest to model.generate, or generate "
+                "the candidates elsewhere and pass them to rerank()"
+            )
+        truncation = Truncation.from_generation_config(given)
+        if (given.num_beams or 1) > 1:
+            search = {key: fields[key] for key in SEARCH_FIELDS if key in fields}
+            return {"name": "beam-search", **search, "truncation": truncation}
+        if idle := [key for key in ("length_penalty", "early_stopping") if key in fields]:
+            raise ValueError(f"{', '.join(idle)} in a sampler's GenerationConfig has no effect without num_beams > 1")
+        return {"name": "auto", "truncation": truncation}
 
 
 @dataclass(frozen=True)
@@ -115,3 +137,42 @@ class DrawingSampler(Sampler):
 
     truncation: Truncation = nested(Truncation.check, Truncation, help="the sampling distribution.")
     max_rows: int = setting(512, integer(1), help="at most this number of rows in one forward pass.")
+
+
+@dataclass(frozen=True)
+class Automatic(DrawingSampler):
+    """Prefix sharing if it is exact for the request, else chunked decoding, with the same settings."""
+
+    name: ClassVar[str] = "auto"
+
+    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
+        """Draw n samples per source of the request."""
+        reason = self.obstacle(request)
+        if reason is not None:
+            _announce(self.max_rows, reason)
+        name = "prefix-sharing" if reason is None else "chunked"
+        chosen = SAMPLERS.build(name, truncation=self.truncation, max_rows=self.max_rows)
+        return chosen.sample(request, n, seed)
+
+    def obstacle(self, request: Request) -> str | None:
+        """Say why prefix sharing cannot serve this request exactly; None if it can."""
+        import torch
+
+        from .prefix_sharing.forward import unsupported_layer
+        from .processors import row_keyed
+
+        if keyed := row_keyed(request.logits_processor):
+            return f"processors that depend on the batch row: {', '.join(keyed)}"
+        if "cache_params" in request.model_kwargs:
+            return "a recurrent state instead of a key/value cache"
+        if (layer := unsupported_layer(request.model_kwargs.get("past_key_values"))) is not None:
+            return f"a cache whose rows cannot be forked: {layer}"
+        positions = request.model_kwargs.get("position_ids")
+        if isinstance(positions, torch.Tensor) and positions.dim() > 2:
+            return "position ids with more than two axes"
+        return None
+
+
+@functools.cache  # one line per reason, not one per batch
+def _announce(max_rows: int, reason: str) -> None:
+    logger.warning("sampling by plain decoding in chunks of %d rows, because of %s", max_rows, reason)

@@ -1,18 +1,16 @@
-"""Everything that is private in transformers and used here.
+"""All calls of private methods of transformers' GenerationMixin, checked with transformers 5.5 to 5.23.
 
-`_prefill`, `_update_model_kwargs_for_generation`, `_expand_inputs_for_generation`, `_sample` and `_beam_search` of
-GenerationMixin; checked with transformers 5.5 to 5.23.
+They are `_prefill`, `_update_model_kwargs_for_generation`, `_expand_inputs_for_generation`, `_sample`, `_beam_search`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import Cache, GenerationMixin, LogitsProcessorList
+from transformers import LogitsProcessorList
 
 from .base import Request
 from .rows import Rows, divided, without_rows
@@ -41,31 +39,8 @@ def grown_by_one(request: Request, kwargs: dict[str, object]) -> dict[str, objec
     return grown
 
 
-def renamed_only(
-    request: Request, given: Mapping[str, object], prepared: Mapping[str, object]
-) -> dict[str, str] | None:
-    """Return the name in `given` of everything `prepared` from it but the last token; None if more was done to it.
-
-    Preparing takes a tenth of the time that a small model's steps need beside their forward passes. An encoder-decoder
-    model that has no method of its own, no arguments that grow and no static cache is handed what was given, renamed.
-    """
-    method = getattr(request.model.prepare_inputs_for_generation, "__func__", None)
-    past = given.get("past_key_values")
-    if (
-        method is not GenerationMixin.prepare_inputs_for_generation
-        or not isinstance(past, Cache)
-        or past.is_compileable
-    ):
-        return None
-    names = {id(value): name for name, value in given.items()}
-    others = {name: value for name, value in prepared.items() if name != "decoder_input_ids"}
-    if len(others) == len(prepared) or not all(id(value) in names for value in others.values()):
-        return None
-    return {name: name if given.get(name) is value else names[id(value)] for name, value in others.items()}
-
-
 def fresh_cache(request: Request, name: str) -> object:
-    """Copy a request's empty cache: it may be sampled more than once (chunks, candidates and references)."""
+    """Copy a request's empty cache: chunks, or candidates and references, sample the request more than once."""
     cache = request.model_kwargs.get(name)
     # The stream of an offloaded cache belongs to the device and cannot be copied.
     stream = getattr(cache, "prefetch_stream", None)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, PrefixConstrainedLogitsProcessor
 
 from ..candidates import FloatArray, TokenIds
 from ..config import flag, integer, nested, number, setting
-from .base import DrawingSampler, Request, Sampler, Samples
+from .base import SEARCH_FIELDS, DrawingSampler, Request, Sampler, Samples
 from .generation_mixin import run_loop
 from .processors import for_source
 from .randomness import derived_seed
 from .truncation import Truncation
 
-if TYPE_CHECKING:
-    from transformers import GenerationConfig
-
-# What a GenerationConfig says about how candidates come about.
-_SAMPLING = ("epsilon_cutoff", "temperature", "top_k", "top_p", "min_p", "typical_p", "eta_cutoff")
-_SEARCH = ("num_beams", "do_sample", "length_penalty", "early_stopping")
+# Beams of a search whose model does not say how many.
+_BEAMS = 5
 # (k, P + T) sequences, and (k, T) log-probabilities of their tokens (model, sampling) if recorded.
 Chunk: TypeAlias = tuple[torch.Tensor, tuple[FloatArray, ...]]
 
@@ -32,8 +29,8 @@ Chunk: TypeAlias = tuple[torch.Tensor, tuple[FloatArray, ...]]
 class Chunked(DrawingSampler):
     """Transformers' own sampling loop, one source and `max_rows` rows at a time.
 
-    Each chunk has its own seed, so `max_rows` changes which samples come, as the seed does. The seed together with a
-    source's key fixes the source's samples, whatever else is in the batch.
+    Each chunk has its own seed, so `max_rows` changes the samples as the seed does. The seed together with a source's
+    key fixes the source's samples, whatever else is in the batch.
     """
 
     max_rows: int = setting(128, integer(1), help="at most this number of rows in one forward pass.")
@@ -42,7 +39,7 @@ class Chunked(DrawingSampler):
 
     @torch.no_grad()
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """Draw n samples for each of the S sources of the request."""
+        """Draw n samples per source of the request."""
         integer(1)("the number of samples", n)
         config = copy.deepcopy(request.generation_config)
         config.do_sample, config.return_dict_in_generate = True, False
@@ -53,7 +50,7 @@ class Chunked(DrawingSampler):
             model_rows = 0
             for start in range(0, n, self.max_rows):
                 rows = min(self.max_rows, n - start)
-                raw, warped = Tap(), Tap()
+                raw, warped = _Tap(), _Tap()
                 processors = LogitsProcessorList([raw, *for_source(request, source, rows), *warpers, warped])
                 seeded = derived_seed(seed, key, start)
                 sequences = run_loop("_sample", request, source, rows, config, processors, seeded)
@@ -61,7 +58,7 @@ class Chunked(DrawingSampler):
                 own[:, : request.forced_tokens] = 0.0
                 chunks.append((sequences, (own, warped.chosen(sequences))))
                 model_rows += rows * raw.steps
-            drawn.append(collect(request, chunks, model_rows))
+            drawn.append(_collect(request, chunks, model_rows))
         return drawn
 
 
@@ -73,7 +70,7 @@ def _stopping(name: str, value: object) -> bool | str:
 
 @dataclass(frozen=True)
 class BeamSearch(Sampler):
-    """The min(n, num_beams) best beams of every source, each counted once."""
+    """The min(n, num_beams) best beams of each source, each counted once."""
 
     num_beams: int = setting(5, integer(2), help="number of beams, at least 2.")
     do_sample: bool = setting(False, flag, help="draw the beams' next tokens instead of taking the best.")
@@ -87,45 +84,82 @@ class BeamSearch(Sampler):
 
     @torch.no_grad()
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """Search n beams, at most `num_beams`, for each of the S sources of the request."""
+        """Search n beams, at most `num_beams`, per source of the request."""
         integer(1)("the number of samples", n)
         config = copy.deepcopy(request.generation_config)
         config.return_dict_in_generate, config.num_return_sequences = False, min(n, self.num_beams)
-        for name in _SEARCH:
+        for name in SEARCH_FIELDS:
             setattr(config, name, getattr(self, name))
         warpers = self.truncation.warpers(str(request.input_ids.device)) if self.do_sample else ()
         drawn = []
         for source, key in enumerate(request.keys):
-            tap = Tap()
+            tap = _Tap()
             processors = LogitsProcessorList([*for_source(request, source, self.num_beams), *warpers, tap])
             seeded = derived_seed(seed, key)
             sequences = run_loop("_beam_search", request, source, self.num_beams, config, processors, seeded)
-            drawn.append(collect(request, [(sequences, ())], self.num_beams * tap.steps))
+            drawn.append(_collect(request, [(sequences, ())], self.num_beams * tap.steps))
         return drawn
 
 
-def sampler_settings(config: GenerationConfig) -> dict[str, object]:
-    """Return the sampler that a GenerationConfig asks for, as {"name": ..., settings}; "auto" unless num_beams > 1.
+@torch.no_grad()
+def add_outputs(drawn: list[Samples], request: Request, beams: int) -> list[Samples]:
+    """Add the model's own output, found by its beam search, to each source's samples and count it once.
 
-    Raises:
-        ValueError: for a field that is not about how candidates come about, and would be ignored.
+    It was not drawn, so under the sampling distribution its log-probability is −inf unless a sample is equal to it.
+
+    Args:
+        beams: how many; True takes as many as the model's generation config says, else 5; 1 is greedy.
     """
-    given = {key: value for key, value in config.to_diff_dict().items() if value is not None}
-    if foreign := sorted(set(given) - {*_SAMPLING, *_SEARCH, "transformers_version"}):
-        raise ValueError(
-            f"{', '.join(foreign)} in a sampler's GenerationConfig would be ignored: it says how candidates come about "
-            f"({', '.join([*_SAMPLING, *_SEARCH])}); give the rest to model.generate, or generate the candidates "
-            "elsewhere and pass them to rerank()"
-        )
-    truncation = Truncation.from_generation_config(config)
-    if (config.num_beams or 1) > 1:
-        return {"name": "beam-search", **{key: given[key] for key in _SEARCH if key in given}, "truncation": truncation}
-    if idle := [key for key in ("length_penalty", "early_stopping") if key in given]:
-        raise ValueError(f"{', '.join(idle)} in a sampler's GenerationConfig has no effect without num_beams > 1")
-    return {"name": "auto", "truncation": truncation}
+    config = copy.deepcopy(request.generation_config)
+    if beams is True:
+        own = request.model.generation_config.num_beams or 1
+        beams = own if own > 1 else _BEAMS
+    config.return_dict_in_generate, config.do_sample = False, False
+    config.num_return_sequences = 1
+    method = "_sample" if beams == 1 else "_beam_search"
+    joined = []
+    for source, (samples, key) in enumerate(zip(drawn, request.keys, strict=True)):
+        seed = derived_seed(0, key)
+        config.num_beams = beams
+        search = LogitsProcessorList([tap := _Tap(), *for_source(request, source, beams)])
+        (found,) = run_loop(method, request, source, beams, config, search, seed).tolist()
+        model_rows = beams * tap.steps
+        # Walk through it once more: a search does not keep what the model says of each token.
+        config.num_beams = 1
+        follow = PrefixConstrainedLogitsProcessor(lambda _, ids, found=found: [found[len(ids)]], num_beams=1)
+        replay = LogitsProcessorList([tap := _Tap(), follow])
+        walked = run_loop("_sample", request, source, 1, config, replay, seed)
+        logprobs = tap.chosen(walked)
+        logprobs[:, : request.forced_tokens] = 0.0
+        chunk = walked, (logprobs, np.full_like(logprobs, -np.inf))
+        joined.append(_with_output(samples, _collect(request, [chunk], model_rows + tap.steps)))
+    return joined
 
 
-class Tap:
+def _with_output(drawn: Samples, output: Samples) -> Samples:
+    """Add the one sequence of `output` to what was drawn."""
+    (ids,) = output.token_ids
+    model_rows = drawn.model_rows + output.model_rows
+    if ids in drawn.token_ids:
+        counts = drawn.counts.copy()
+        counts[drawn.token_ids.index(ids)] += 1
+        return dataclasses.replace(drawn, counts=counts, model_rows=model_rows)
+
+    def both(name: str) -> np.ndarray | None:
+        first, second = getattr(drawn, name), getattr(output, name)
+        return None if first is None else np.concatenate([first, second])
+
+    return Samples(
+        token_ids=(*drawn.token_ids, ids),
+        counts=np.append(drawn.counts, 1),
+        logprobs=both("logprobs"),
+        sampling_logprobs=both("sampling_logprobs"),
+        finished=np.append(drawn.finished, output.finished),
+        model_rows=model_rows,
+    )
+
+
+class _Tap:
     """A logits processor that changes nothing and notes the log-probability of each token that was taken next."""
 
     def __init__(self) -> None:
@@ -140,7 +174,7 @@ class Tap:
         return scores
 
     def chosen(self, sequences: torch.Tensor) -> FloatArray:
-        """(k, T) for the finished sequences."""
+        """Return (k, T) log-probabilities of the finished sequences."""
         self._take(sequences[:, -1])
         return torch.stack(self._taken, dim=1).double().cpu().numpy()
 
@@ -150,7 +184,7 @@ class Tap:
             self._pending = None
 
 
-def collect(request: Request, chunks: list[Chunk], model_rows: int) -> Samples:
+def _collect(request: Request, chunks: list[Chunk], model_rows: int) -> Samples:
     """Count the distinct sequences of one source's chunks."""
     counts: dict[TokenIds, int] = {}
     totals: list[list[float]] = []

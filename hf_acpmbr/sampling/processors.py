@@ -1,4 +1,4 @@
-"""Logits processors: which look at the batch row, and which need no pass of their own over the logits."""
+"""Logits processors: which depend on the batch row, and which need no pass of their own over the logits."""
 
 from __future__ import annotations
 
@@ -33,20 +33,17 @@ def for_source(request: Request, source: int, rows: int) -> LogitsProcessorList:
 
 
 def for_rows(item: lp.LogitsProcessor, sources: Rows, count: int) -> lp.LogitsProcessor:
-    """Return the processor for rows of `sources` if it holds a value per source; else itself."""
-    ignored = values_per_source(item)
-    if ignored is None:
+    """Return the processor for rows of `sources`: a copy if it holds a value per source, else itself.
+
+    From transformers 5.23 on, a repetition penalty knows the padding of each of the `count` prompts.
+    """
+    values = getattr(item, _PER_SOURCE) if type(item) is lp.RepetitionPenaltyLogitsProcessor else None
+    if not isinstance(values, torch.Tensor):
         return item
     twin = copy.copy(item)
     # generate may have repeated each source
-    setattr(twin, _PER_SOURCE, sources.pick(ignored[:: len(ignored) // count]))
+    setattr(twin, _PER_SOURCE, sources.pick(values[:: len(values) // count]))
     return twin
-
-
-def values_per_source(item: object) -> torch.Tensor | None:
-    """Return what a repetition penalty knows of each prompt's padding, from transformers 5.23 on."""
-    values = getattr(item, _PER_SOURCE) if type(item) is lp.RepetitionPenaltyLogitsProcessor else None
-    return values if isinstance(values, torch.Tensor) else None
 
 
 def row_keyed(processors: LogitsProcessorList) -> list[str]:
@@ -55,9 +52,9 @@ def row_keyed(processors: LogitsProcessorList) -> list[str]:
 
 
 def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProcessorList]:
-    """Return (tokens that are banned at every step before anything else, the processors left to run).
+    """Return (tokens that leading processors ban at every step, the processors left to run).
 
-    transformers' processors for these bans make a copy of all logits or more, where a few columns would do.
+    transformers' processors for these bans copy all logits where a few columns would do.
     """
     banned: set[int] = set()
     left = list(processors)
@@ -70,7 +67,7 @@ def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProces
         else:
             break
         left.pop(0)
-    for item in left:  # may it give a banned token a score again?
+    for item in left:  # could it give a banned token a score again?
         forced: set[int] = set()
         if type(item) is lp.ForcedBOSTokenLogitsProcessor:
             forced = {item.bos_token_id}
@@ -82,7 +79,7 @@ def split_bans(processors: LogitsProcessorList) -> tuple[list[int], LogitsProces
 
 
 def writes_into_scores(item: object) -> bool:
-    """Whether a processor may change the tensor that it is given; transformers' own do not."""
+    """Return whether a processor may change the tensor that it is given; transformers' own do not."""
     return type(item).__module__ != lp.__name__
 
 

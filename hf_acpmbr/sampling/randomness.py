@@ -18,9 +18,6 @@ import numpy as np
 
 from ..candidates import FloatArray
 
-# Steps whose uniforms are made at once: between forward passes the generator falls out of the processor's caches.
-_AHEAD = 4
-
 
 def source_key(token_ids: Iterable[int]) -> bytes:
     """Return the key of a source by its content: equal ids (without padding) have equal draws."""
@@ -33,25 +30,19 @@ def derived_seed(seed: int, key: bytes, salt: int = 0) -> int:
 
 
 class Uniforms:
-    """u[i, t] of all sources, made step by step and kept: prefixes of equal length may be visited apart."""
+    """u[i, t] of all sources, kept once made: prefixes of equal length may be visited apart."""
 
     def __init__(self, seed: int, keys: Iterable[bytes], n: int) -> None:
-        self._streams = [np.random.Philox(key=np.frombuffer(_digest(seed, key), dtype="<u8")) for key in keys]
-        self._starts = [philox.state for philox in self._streams]
+        self._keys = [np.frombuffer(_digest(seed, key), dtype="<u8") for key in keys]
         self._n = n
         self._steps: dict[int, FloatArray] = {}
 
     def step(self, t: int) -> FloatArray:
         """Return the (S·n,) uniforms in [0, 1) of step t, source by source."""
         if t not in self._steps:
-            for ahead in range(t, t + _AHEAD):
-                # The counter has 256 bits: starting at t·2^64 leaves each step 2^64 blocks of its own.
-                counter = np.array([0, ahead, 0, 0], dtype=np.uint64)
-                drawn = []
-                for philox, start in zip(self._streams, self._starts, strict=True):
-                    philox.state = {**start, "state": {**start["state"], "counter": counter}}
-                    drawn.append(np.random.Generator(philox).random(self._n))
-                self._steps[ahead] = drawn[0] if len(drawn) == 1 else np.concatenate(drawn)
+            # The counter has 256 bits: starting at t·2^64 leaves each step 2^64 blocks of its own.
+            streams = [np.random.Generator(np.random.Philox(key=key, counter=[0, t, 0, 0])) for key in self._keys]
+            self._steps[t] = np.concatenate([stream.random(self._n) for stream in streams])
         return self._steps[t]
 
 

@@ -1,4 +1,4 @@
-"""Rows of a batch: which source each belongs to, and what they are of every argument of a model."""
+"""The rows of a batch: which source each belongs to, and its share of a model's arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rows:
 
     Args:
         numbers: (U,) on the host.
-        index: the same on the device, if it is there already.
+        index: the same on the device, if already uploaded.
     """
 
     def __init__(self, numbers: IntArray, index: torch.Tensor | None = None) -> None:
@@ -29,7 +29,7 @@ class Rows:
         return len(self.numbers)
 
     def pick(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
-        """Take these rows of a tensor: a view if they are all one row, else a gather."""
+        """Take these rows of a tensor: a view if all are the same row, else a gather."""
         if self.one is not None:
             shape = [*tensor.shape]
             shape[axis] = len(self)
@@ -44,7 +44,7 @@ class Rows:
         if isinstance(value, torch.Tensor):
             picked = self.pick(value, axis) if value.dim() else value
         elif isinstance(value, dict):
-            # A ModelOutput's __init__ takes longer than all the rest; what it checks holds for `value`.
+            # A ModelOutput's __init__ takes longer than the rest of this function; its checks held for `value`.
             picked = mapped = {} if type(value) is dict else type(value).__new__(type(value))
             for name, part in value.items():
                 mapped[name] = self.of(part)
@@ -54,16 +54,13 @@ class Rows:
 
 
 def arguments_of(kwargs: Mapping[str, object], rows: Rows, count: int) -> dict[str, object]:
-    """Return arguments of the model made for `count` sources with the rows of `rows`.
-
-    An argument without one row per source stays as it is.
-    """
+    """Take `rows` of a model's arguments for `count` sources; arguments without one row per source stay."""
     axes = {name: _row_axis(name, value, count) for name, value in kwargs.items()}
     return {name: value if (axis := axes[name]) is None else rows.of(value, axis) for name, value in kwargs.items()}
 
 
 def divided(kwargs: Mapping[str, object], rows: Rows, count: int) -> dict[str, object]:
-    """Do as `arguments_of`; refuse arguments without one row per source, such as images of several prompts."""
+    """Do as `arguments_of`, but refuse arguments without one row per source, such as images of several prompts."""
     if shared := without_rows(kwargs, count):
         raise ValueError(
             f"{', '.join(shared)} cannot be divided among {count} rows: call generate for one source at a time, with "
@@ -73,7 +70,7 @@ def divided(kwargs: Mapping[str, object], rows: Rows, count: int) -> dict[str, o
 
 
 def without_rows(kwargs: Mapping[str, object], count: int) -> list[str]:
-    """Name the arguments without one row per source: images and what encoders made of them."""
+    """Name the arguments without one row per source: images and their encodings."""
     return [name for name, value in kwargs.items() if _row_axis(name, value, count) is None]
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 from transformers import GenerationConfig
 
 from hf_acpmbr.sampling import SAMPLERS, Truncation
-from hf_acpmbr.sampling.automatic import Automatic, _announce
+from hf_acpmbr.sampling.base import Automatic, _announce
 from hf_acpmbr.sampling.loops import BeamSearch, Chunked
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
 from tests.models import EOS, tiny_model

@@ -161,34 +161,6 @@ def test_no_cache_gives_the_same(kind: str) -> None:
     assert all(map(same, draw(kind, max_rows=40), draw(kind, max_rows=40, use_cache=False)))
 
 
-@pytest.mark.parametrize("kind", ENCODER_DECODER)
-def test_the_model_is_called_with_what_its_own_method_prepares(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An instance that has its own method is asked at every step; one that has transformers' once it is known."""
-    model = tiny_model(kind)
-
-    def passes() -> list[list[tuple[str, Any]]]:
-        seen: list[list[tuple[str, Any]]] = []
-
-        def look(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
-            seen.append(sorted((name, getattr(value, "shape", type(value))) for name, value in kwargs.items()))
-            seen[-1].append(("tokens", kwargs["decoder_input_ids"].tolist()))
-
-        with model.register_forward_pre_hook(look, with_kwargs=True):
-            PrefixSharing(max_rows=40).sample(request(model, SOURCES, max_new_tokens=5), 100)
-        return seen
-
-    renamed = passes()
-    method, asked = model.prepare_inputs_for_generation, []
-
-    def own(*args: Any, **kwargs: Any) -> Any:
-        asked.append(kwargs)
-        return method(*args, **kwargs)
-
-    monkeypatch.setattr(model, "prepare_inputs_for_generation", own)
-    assert passes() == renamed
-    assert len(asked) == len(renamed) > 4
-
-
 @pytest.mark.parametrize("kind", ["mistral", "gemma3"])
 def test_sliding_window_shorter_than_the_sequence(kind: str) -> None:
     assert tiny_model(kind).config.sliding_window == 3

@@ -14,8 +14,7 @@ from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, 
 
 import hf_acpmbr.sampling
 from hf_acpmbr.sampling import Samples, Truncation
-from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
-from hf_acpmbr.sampling.prefix_sharing.prefixes import Stopping
+from hf_acpmbr.sampling.prefix_sharing import PrefixSharing, Stopping
 from tests.models import tiny_model
 from tests.sampling.requests import SOURCES, request
 from tests.sampling.test_prefix_sharing import same

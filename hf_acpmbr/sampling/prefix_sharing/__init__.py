@@ -14,15 +14,15 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
-from ...candidates import IntArray
+from ...candidates import FloatArray, IntArray
 from ...config import integer
-from ..base import DrawingSampler, Request, Samples
+from ..base import BoolArray, DrawingSampler, Request, Samples
 from ..randomness import Uniforms
 from ..rows import Rows
-from .drawing import Scoring, draw
+from .drawing import Children, Scoring, draw
 from .forward import Forward, PrefixCache
-from .prefixes import Prefixes, Stopping
 
 # From this many prefixes on, a source of an encoder-decoder model is decoded on its own: its cross-attention keys and
 # values are then shared by a view, where rows of several sources would have to gather them anew at every step.
@@ -42,9 +42,9 @@ class _Waiting(NamedTuple):
 class PrefixSharing(DrawingSampler):
     """Exact samples, drawn over unique prefixes.
 
-    When more than `max_rows` prefixes are alive, the surplus waits; it keeps no cache of its own but points into its
-    parents'. Parts with fewer samples go first, so a level that waits has at most half the samples of the level
-    above, and no more than about log2(n·S) caches of max_rows rows exist at once. `max_rows` changes memory and speed,
+    When more than `max_rows` prefixes are alive, the surplus waits and points into its parents' cache instead of
+    keeping its own. Parts with fewer samples go first, so a level that waits has at most half the samples of the level
+    above, and at most about log2(n·S) caches of max_rows rows exist at once. `max_rows` changes memory and speed,
     never the samples. The seed together with a source's key fixes the source's samples.
     """
 
@@ -52,7 +52,7 @@ class PrefixSharing(DrawingSampler):
 
     @torch.no_grad()
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """Draw n samples for each of the S sources of the request."""
+        """Draw n samples per source of the request."""
         integer(1)("the number of samples", n)
         run = _Run(self, request, n, seed)
         waiting = run.start()
@@ -62,7 +62,7 @@ class PrefixSharing(DrawingSampler):
 
 
 class _Run:
-    """One call: runs prefixes a token further and gathers the finished sequences."""
+    """One call: extends prefixes by a token at a time and gathers the finished sequences."""
 
     def __init__(self, sampler: PrefixSharing, request: Request, n: int, seed: int) -> None:
         self.request, self.n, self.max_rows = request, n, sampler.max_rows
@@ -87,12 +87,12 @@ class _Run:
         return [_Waiting(prompts, prompts.sources, None, last=True)]
 
     def advance(self, waiting: _Waiting) -> list[_Waiting]:
-        """Draw the next token of every sample; put finished prefixes away and divide the others into passes."""
+        """Draw the next token of every sample; store finished prefixes and divide the others into passes."""
         prefixes, parents, cache, last = waiting
         self.model_rows += np.bincount(prefixes.sources, minlength=len(self.model_rows))
         prompts = self.request.input_ids
         rows, length = prefixes.tokens.shape
-        # One upload for all that changes from step to step.
+        # One upload per step.
         packed = torch.as_tensor(np.concatenate([prefixes.sources, parents, prefixes.tokens.reshape(-1)]))
         there = packed.to(prompts.device, non_blocking=True)
         sources, tokens = Rows(prefixes.sources, there[:rows]), there[2 * rows :].view(rows, length)
@@ -151,3 +151,82 @@ class _Run:
             totals = logprobs[own], sampling_logprobs[own]
             found.append(Samples(token_ids, count[own], *totals, finished, model_rows))
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class Prefixes:
+    """U distinct prefixes of equal length with the c samples that run through them, all on the host.
+
+    sources: (U,) ascending; tokens: (U, t) after the prompt; logprobs, sampling_logprobs: (U,) so far; samples,
+    row_of: (c,) number of each sample (source · n + its number within the source), and its row (ascending).
+    """
+
+    sources: IntArray
+    tokens: IntArray
+    logprobs: FloatArray
+    sampling_logprobs: FloatArray
+    samples: IntArray
+    row_of: IntArray
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def rows(self, keep: IntArray) -> Prefixes:
+        """Return only the prefixes `keep` (ascending row numbers)."""
+        if len(keep) == len(self):
+            return self
+        number = np.full(len(self), -1, dtype=np.int64)
+        number[keep] = np.arange(len(keep))
+        renumbered = number[self.row_of]
+        here = renumbered >= 0
+        logprobs, sampling_logprobs = self.logprobs[keep], self.sampling_logprobs[keep]
+        samples, row_of = self.samples[here], renumbered[here]
+        return Prefixes(self.sources[keep], self.tokens[keep], logprobs, sampling_logprobs, samples, row_of)
+
+    def grown(self, children: Children) -> Prefixes:
+        """Extend the prefixes by one token: row k continues row children.parents[k]."""
+        parents = children.parents
+        samples, row_of = self.samples, self.row_of
+        if len(parents) > len(self):  # else each row has one child, which all its samples went to
+            order = np.argsort(children.child_of, kind="stable")
+            samples, row_of = samples[order], children.child_of[order]
+        return Prefixes(
+            sources=self.sources[parents],
+            tokens=np.column_stack([self.tokens[parents], children.tokens]),
+            logprobs=self.logprobs[parents] + children.logprobs,
+            sampling_logprobs=self.sampling_logprobs[parents] + children.sampling_logprobs,
+            samples=samples,
+            row_of=row_of,
+        )
+
+
+class Stopping:
+    """A request's stopping criteria: end-of-sequence tokens and lengths on the host, others on the device.
+
+    `prompts`: (S, P) token ids of the sources.
+    """
+
+    def __init__(self, criteria: StoppingCriteriaList, prompts: torch.Tensor) -> None:
+        self._prompts = prompts
+        self._ends: set[int] = set()
+        self._max_length = np.inf
+        self._asked = StoppingCriteriaList()
+        for item in criteria:
+            if type(item) is EosTokenCriteria:
+                self._ends.update(item.eos_token_id.reshape(-1).tolist())
+            # A length beyond the model's positions warns when they are passed.
+            elif type(item) is MaxLengthCriteria and item.max_length <= (item.max_position_embeddings or np.inf) + 1:
+                self._max_length = min(self._max_length, item.max_length)
+            else:
+                self._asked.append(item)
+
+    def __call__(self, sources: IntArray, tokens: IntArray) -> BoolArray:
+        """Return (U,) whether each of the prefixes `tokens` (U, t) of `sources` (U,) ends with its last token."""
+        done = np.full(len(tokens), self._prompts.shape[1] + tokens.shape[1] >= self._max_length)
+        for token in self._ends:
+            done |= tokens[:, -1] == token
+        if self._asked:
+            new = torch.as_tensor(tokens, device=self._prompts.device)
+            ids = torch.cat([Rows(sources).pick(self._prompts), new], dim=1)
+            done |= self._asked(ids, None).cpu().numpy()
+        return done

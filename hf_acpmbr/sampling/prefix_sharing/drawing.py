@@ -1,8 +1,7 @@
 """One step of ancestral sampling for many prefixes at once, by inversion of the cumulative distribution.
 
 Rows × vocabulary is the largest array of a step, so passes over it that change nothing are left out: the logits are
-read once if nothing but ε and constant bans stand between them and the draw. What comes back from the device comes in
-one read.
+read once if only ε and constant bans stand between them and the draw. The host waits for the device once per step.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import torch
 from transformers import LogitNormalization, LogitsProcessor, LogitsProcessorList
 
 from ...candidates import FloatArray, IntArray
-from ..processors import for_rows, split_bans, values_per_source, writes_into_scores
+from ..processors import for_rows, split_bans, writes_into_scores
 from ..rows import Rows
 from ..truncation import Truncation
 
-_CACHED = 1 << 18  # entries worked on at a time on the host, so that a block stays in the processor's cache
-_MAX_ENTRIES = 1 << 22  # of rows × vocabulary handled at once: 32 MB per float64 array, whatever the vocabulary
+_CACHED = 1 << 18  # entries per block on the host: 1 MB of float32 stays in the processor's cache
+_MAX_ENTRIES = 1 << 22  # of rows × vocabulary at once: 32 MB per float64 array, whatever the vocabulary
 _ZERO = np.zeros(1)
 
 
@@ -33,11 +32,11 @@ class Step:
     """What U prefixes draw from, one row each, over a vocabulary of V.
 
     Args:
-        logits: (U, V) of the model, except that the constant bans stand in them as -inf.
-        scores: (U, V) to draw from; the very same tensor if nothing changed the logits.
+        logits: (U, V) of the model, with -inf for tokens that are always banned.
+        scores: (U, V) to draw from; the same object as `logits` if nothing changed them.
         removed: (U,) logsumexp of the logits that the bans replaced; None without bans.
-        epsilon: tokens below this probability are still to be cut; None if none are.
-        cuts: whether most tokens are likely to be cut, by ε or in the scores.
+        epsilon: cut tokens below this probability; None if none are left to cut.
+        cuts: True if ε or the warpers probably cut most tokens.
     """
 
     logits: torch.Tensor
@@ -48,7 +47,7 @@ class Step:
 
     @property
     def unchanged(self) -> bool:
-        """Whether one normalisation serves the model's log-probabilities and the sampling distribution."""
+        """True if one normalisation serves the model's log-probabilities and the sampling distribution."""
         return self.scores is self.logits
 
     def with_removed(self, normaliser: torch.Tensor) -> torch.Tensor:
@@ -86,25 +85,24 @@ class Scoring:
         self._cuts = bool(self._epsilon) or bool(warpers)
         # One by one: a LogitsProcessorList looks up each signature at every call, which a small model notices.
         self._all: list[LogitsProcessor] = [*constraints, *warpers]
-        self._keyed = any(values_per_source(item) is not None for item in self._all)
         self._banned = torch.tensor(banned, device=device) if banned else None
 
     def __call__(self, ids: torch.Tensor, logits: torch.Tensor, sources: Rows) -> Step:
-        """`ids`: (U, P + t); `logits`: (U, V), float32, which this may write into; `sources`: U."""
+        """Make the Step of the prefixes `ids` (U, P + t) of `sources`; may write into `logits` (U, V), float32."""
         removed = None
         if self._banned is not None:
             removed = logits[:, self._banned].logsumexp(dim=-1)
             logits[:, self._banned] = -torch.inf
         scores = logits.clone() if self._copy else logits
-        for process in [for_rows(item, sources, self._count) for item in self._all] if self._keyed else self._all:
-            scores = process(ids, scores)
+        for process in self._all:
+            scores = for_rows(process, sources, self._count)(ids, scores)
         return Step(logits, scores, removed, self._epsilon, self._cuts)
 
 
 class Children(NamedTuple):
     """The distinct (prefix, next token) pairs that were drawn, sorted by prefix row and then token id.
 
-    parents, tokens, logprobs, sampling_logprobs: (k,); child_of: (c,) the child that each of the c samples went to.
+    parents, tokens, logprobs, sampling_logprobs: (k,); child_of: (c,) the child that each sample went to.
     """
 
     parents: IntArray
@@ -145,12 +143,12 @@ def draw(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
 
 
 def reads_are_free(device: str) -> bool:
-    """Whether the host sees the device's memory without waiting."""
+    """Return whether the host reads the device's memory without waiting."""
     return device == "cpu"
 
 
 def _groups(step: Step, row_of: IntArray) -> Iterator[tuple[int, int, slice]]:
-    """Yield (first row, end, their samples) of groups of at most _MAX_ENTRIES entries, or of one row."""
+    """Yield (first row, end, slice of their samples) of groups of at most _MAX_ENTRIES entries, or of one row."""
     size, entries = len(step.scores), step.scores.numel()
     edges = np.linspace(0, size, min(-(-entries // _MAX_ENTRIES), size) + 1).astype(int)
     samples = np.searchsorted(row_of, edges).tolist()
@@ -172,7 +170,7 @@ class Survivors(NamedTuple):
 
 
 def on_host(step: Step) -> Survivors:
-    """Find the survivors of scores on the CPU, block by block: memory is read once per normalisation."""
+    """Find the survivors of scores on the CPU, block by block, reading memory once per normalisation."""
     size, vocabulary = step.scores.shape
     block = max(1, _CACHED // vocabulary)
     if size > block:
@@ -214,9 +212,9 @@ def on_host(step: Step) -> Survivors:
 
 
 def among_top(step: Step) -> Survivors | None:
-    """Take the survivors of scores on an accelerator in one read: at most 1/ε tokens of a row can reach ε.
+    """Find the survivors of scores on an accelerator in one read: at most 1/ε tokens of a row can reach ε.
 
-    None without ε, and if more tokens than that are equally probable and none reaches it: all may be drawn.
+    None without ε, and if no token of a row reaches it and more than that are equally probable: all may be drawn.
     """
     if step.epsilon is None:
         return None
@@ -257,13 +255,13 @@ def check_tops(tops: npt.NDArray[np.floating]) -> None:
         )
 
 
-# In both, all rows share one ascending array, row + cumulative probability, so that one search serves every sample.
+# In both functions all rows share one ascending array, row + cumulative probability: one search serves all samples.
 
 
 def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) -> Children:
-    """Draw among the survivors alone, on the host."""
+    """Draw among the survivors, on the host."""
     rows = found.rows
-    if len(rows) == len(found.counts):  # one for each row
+    if len(rows) == len(found.counts):  # one per row
         return Children(rows, found.tokens, found.logprobs, np.zeros(len(rows)), row_of)
     lasts = found.counts.cumsum() - 1
     values = found.scores - np.maximum.reduceat(found.scores, lasts + 1 - found.counts)[rows]
@@ -285,7 +283,7 @@ def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) ->
 
 
 def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
-    """Draw among the whole vocabulary on the device, without gathering; one read at the end."""
+    """Draw among the whole vocabulary on the device, with one read at the end."""
     device, count = step.scores.device, len(row_of)
     rows, u = (torch.as_tensor(part, device=device) for part in (row_of, uniforms))
     groups = _groups(step, row_of)
@@ -301,7 +299,7 @@ def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
 
 
 def _of_group(step: Step, row_of: torch.Tensor, uniforms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(3, c) tokens, log-probabilities and sampling log-probabilities; (U,) highest score of each row.
+    """Return (3, c) tokens, log-probabilities and sampling log-probabilities, and the (U,) highest scores.
 
     A token of probability 0 is never hit, since the array does not rise there.
     """

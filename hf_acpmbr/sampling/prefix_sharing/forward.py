@@ -11,7 +11,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer
 
 from ..base import Request
-from ..generation_mixin import fresh_cache, grown_by_one, prefill, renamed_only
+from ..generation_mixin import fresh_cache, grown_by_one, prefill
 from ..rows import Rows, arguments_of
 
 # These replace their tensors when they grow, so a shallow copy is independent; static ones write in place.
@@ -76,7 +76,6 @@ class Forward:
         self._start = {name: value for name, value in request.model_kwargs.items() if name != "past_key_values"}
         self._grown: tuple[int, dict[str, object]] = (0, self._start)
         self._grows = True
-        self._names: dict[str, str] | None = None  # of what `forward` takes in what it is prepared from
         self._rows = Rows(np.arange(0, 1))
         self._arguments: dict[str, object] | None = None  # of these rows
         self._cross: list[tuple[Any, torch.Tensor, torch.Tensor]] = []
@@ -108,21 +107,13 @@ class Forward:
         if self._arguments is None or self._grows:
             whole = self._at(ids.shape[1] - self._request.input_ids.shape[1])
             self._arguments = arguments_of(whole, sources, count)
-        kwargs = self._arguments
-        if self._names is None:
-            inputs = model.prepare_inputs_for_generation(
-                ids,
-                next_sequence_length=None if past is None else 1,
-                past_key_values=past,
-                is_first_iteration=False,
-                **kwargs,
-            )
-            if past is not None and not self._grows:
-                self._names = renamed_only(self._request, {**kwargs, "past_key_values": past}, inputs)
-        else:
-            given = {**kwargs, "past_key_values": past}
-            last = ids[:, -1:].clone(memory_format=torch.contiguous_format)
-            inputs = {"decoder_input_ids": last} | {name: given[own] for name, own in self._names.items()}
+        inputs = model.prepare_inputs_for_generation(
+            ids,
+            next_sequence_length=None if past is None else 1,
+            past_key_values=past,
+            is_first_iteration=False,
+            **self._arguments,
+        )
         return model(**inputs, return_dict=True).logits.select(1, -1).float()
 
     def _at(self, tokens: int) -> dict[str, object]:
