@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -126,7 +127,7 @@ def add_outputs(drawn: list[Samples], request: Request, beams: int) -> list[Samp
         model_rows = beams * tap.steps
         # Walk through it once more: a search does not keep what the model says of each token.
         config.num_beams = 1
-        follow = PrefixConstrainedLogitsProcessor(lambda _, ids, found=found: [found[len(ids)]], num_beams=1)
+        follow = PrefixConstrainedLogitsProcessor(partial(_next_of, found), num_beams=1)
         replay = LogitsProcessorList([tap := _Tap(), follow])
         walked = run_loop("_sample", request, source, 1, config, replay, seed)
         logprobs = tap.chosen(walked)
@@ -134,6 +135,10 @@ def add_outputs(drawn: list[Samples], request: Request, beams: int) -> list[Samp
         chunk = walked, (logprobs, np.full_like(logprobs, -np.inf))
         joined.append(_with_output(samples, _collect(request, [chunk], model_rows + tap.steps)))
     return joined
+
+
+def _next_of(sequence: list[int], _: int, ids: torch.Tensor) -> list[int]:
+    return [sequence[len(ids)]]
 
 
 def _with_output(drawn: Samples, output: Samples) -> Samples:
