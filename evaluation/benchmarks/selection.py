@@ -37,6 +37,7 @@ from hf_acpmbr.decoding import (
     Decoder,
     DistilledMBR,
     HalvingMBR,
+    NByS,
     PruningMBR,
     RoundsMBR,
 )
@@ -94,6 +95,8 @@ def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder] | None]]:
         for level in LEVELS[:3]:  # its time grows with the third power of the candidates that it scores
             yield "bayesian", f"{level:g}", None
         return
+    for references in (2, 8, 32, 128):
+        yield "n-by-s", f"{references}", partial(NByS, references)
     for alpha in (0.9, 0.99):
         for start in (4, 16):
             schedule = tuple(start * 2**step for step in range(5))

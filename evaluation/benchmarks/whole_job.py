@@ -6,7 +6,7 @@ its own (see `peers`), this package by `acpmbr translate --decoder mbr --target 
 started processes, loading included, which is most of it for few samples. What this package takes for sampling is timed
 in a run of its own that chooses without scoring, so its scoring is a difference of two runs and may be lost in their
 noise. The two draw their own samples, so their choices agree only as far as the samples do: how many lines agree is
-counted. How near each stage is to its limit, the forward passes of its networks, is what `stages` measures.
+counted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from evaluation.benchmarks.decoders import COLOURS, MARKERS
 from evaluation.benchmarks.peers import ROOT, THREADS, Missing, peer_python
 
 HEADER = (
@@ -93,30 +91,6 @@ def by_this_package(model: str, source: Path, count: int, folder: Path, theirs: 
     return Row(count, "hf_acpmbr", sampling, whole - sampling, calls, same)
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draw CPU seconds against N, of the whole job and of generation alone, on logarithmic axes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.2, 4.2), layout="constrained")
-    for k, library in enumerate(dict.fromkeys(row.library for row in rows)):
-        own = [row for row in rows if row.library == library]
-        counts = [row.count for row in own]
-        look: dict[str, Any] = {"color": COLOURS[k], "marker": MARKERS[k]}
-        axes.plot(counts, [row.whole for row in own], "-", label=f"{library}, whole job", **look)
-        axes.plot(counts, [row.generation for row in own], ":", label=f"{library}, generation alone", **look)
-    counts = sorted({row.count for row in rows})
-    axes.set(xscale="log", yscale="log", xlabel="N, samples per line", ylabel="CPU seconds")
-    axes.set_xticks(counts, [f"{count:,}" for count in counts])
-    axes.minorticks_off()
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of an encoder-decoder that both libraries load")
@@ -124,7 +98,6 @@ def main() -> int:
     parser.add_argument("--samples", type=int, nargs="+", default=[64, 256, 1024, 4096])
     parser.add_argument("--mbrs-up-to", type=int, default=4096, metavar="N", help="beyond N, this package runs alone")
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv-mbrs", help="of mbrs; made if missing")
-    parser.add_argument("--plot", type=Path, help="also draw cost against N here")
     args = parser.parse_args()
     torch.set_num_threads(1)
     peer = [count for count in args.samples if count <= args.mbrs_up_to]
@@ -135,18 +108,13 @@ def main() -> int:
         return 1
     lines = len(args.input.read_text(encoding="utf-8").splitlines())
     print(f"{lines} lines, {args.model.rstrip('/').split('/')[-1]}, one thread\n\n{HEADER}")
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         for count in args.samples:
             theirs = None
             if binaries is not None and count in peer:
                 row, theirs = by_mbrs(binaries, args.model, args.input, count, Path(name))
-                rows.append(row)
                 print(row, flush=True)
-            rows.append(by_this_package(args.model, args.input, count, Path(name), theirs))
-            print(rows[-1], flush=True)
-    if args.plot is not None:
-        plot(rows, args.plot)
+            print(by_this_package(args.model, args.input, count, Path(name), theirs), flush=True)
     return 0
 
 

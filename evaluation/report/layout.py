@@ -1,11 +1,8 @@
-"""A table of cells as text, Markdown, LaTeX, CSV and HTML."""
+"""A table of cells as text, Markdown, LaTeX and HTML."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
-import re
 from dataclasses import dataclass
 
 
@@ -36,7 +33,7 @@ class Layout:
     numbers: int = 2
 
     def render(self, form: str) -> str:
-        forms = {"text": self.text, "markdown": self.markdown, "latex": self.latex, "csv": self.csv, "html": self.html}
+        forms = {"text": self.text, "markdown": self.markdown, "latex": self.latex, "html": self.html}
         if form not in forms:
             raise ValueError(f"a table is rendered as one of {', '.join(forms)}, got {form!r}")
         return forms[form]()
@@ -74,13 +71,6 @@ class Layout:
                 lines.append(" & ".join(cells) + r" \\")
         notes = [f"% {_one_line(note)}" for note in self.notes]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
-
-    def csv(self) -> str:
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(map(_no_formula, self.header))
-        writer.writerows([_no_formula(cell.text) for cell in row] for row in self.rows if row is not None)
-        return out.getvalue()
 
     def html(self) -> str:
         def cell(tag: str, text: str, i: int, bold: bool = False) -> str:
@@ -128,8 +118,3 @@ def _one_line(text: str) -> str:
 
 def _markdown(text: str) -> str:
     return _one_line(html.escape(text, quote=False)).replace("|", r"\|")
-
-
-def _no_formula(text: str) -> str:
-    """Quote a cell that begins like a formula, which spreadsheets would run; numbers are none."""
-    return f"'{text}" if re.match(r"[=+@\t\r]|-(?![\d.])", text) else text

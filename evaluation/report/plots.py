@@ -1,7 +1,7 @@
 """The paper's figures of a run.
 
-MSE against cost; MSE against γ for every block of the table; quality against cost for all decoders. Colours are those
-of Okabe and Ito, which colour-blind readers can tell apart; markers and dashes say the same once more.
+MSE against cost, with the published values beside; MSE against γ for each block; quality against cost for all rows.
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart; markers and dashes say the same again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from evaluation.report.results import Results, RowResults
-from evaluation.report.table import metric_name, metric_value
+from evaluation.report.table import PAPER_ERROR, PUBLISHED, metric_name, metric_value
+from hf_acpmbr.recipe import PAPER_SAMPLES
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#555555"
 MARKERS = ("o", "s", "^", "D", "v", "P")
+OWN_MARKERS = ("X", "P", "h", "8")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -57,6 +59,12 @@ class Series:
 
 
 def method_name(row: RowResults) -> str:
+    """Name a row by method, block and what guides it."""
+    return " ".join(filter(None, (series_name(row), row.row.budget)))
+
+
+def series_name(row: RowResults) -> str:
+    """Name a row's method and what guides it."""
     return f"{row.row.label} ({row.row.distilled})" if row.row.distilled else row.row.label
 
 
@@ -65,7 +73,7 @@ def series_of(results: Results, rows: Sequence[RowResults]) -> list[Series]:
     places = {"PMBR": 0, **{f"AC-PMBR ({name})": k for k, name in enumerate(results.settings.distilled, start=1)}}
     grouped: dict[str, list[RowResults]] = {}
     for row in rows:
-        grouped.setdefault(method_name(row), []).append(row)
+        grouped.setdefault(series_name(row), []).append(row)
     return [Series(name, tuple(grouped[name]), places[name]) for name in places if name in grouped]
 
 
@@ -88,14 +96,33 @@ def error_by_cost(results: Results) -> Figure | None:
     series = series_of(results, results.figure("cost"))
     if not series or series[0].rows[0].mean("completion_error") is None:
         return None
-    figure, axes = plt.subplots(figsize=(5.6, 3.8))
+    published = published_errors(results.pair)
+    figure, panels = plt.subplots(1, 2 if published else 1, figsize=(9.6 if published else 5.6, 3.8), squeeze=False)
     for curve in series:
         points = [(cost_of(results, row), row.mean("completion_error") or nan) for row in curve.rows]  # log(0)
-        axes.plot(*zip(*sorted(points), strict=True), label=curve.name, **curve.style)
-    _logarithmic(axes)
-    axes.set(xlabel=cost_label(results), ylabel="MSE (0–100 scale)", title=f"Completion error by cost, {results.pair}")
-    axes.legend()
+        panels[0][0].plot(*zip(*sorted(points), strict=True), label=curve.name, **curve.style)
+    panels[0][0].set(xlabel=cost_label(results), ylabel="MSE (0–100 scale)", title=f"This run, {results.pair}")
+    for place, (name, points) in enumerate(published.items()):
+        panels[0][1].plot(*zip(*points, strict=True), label=name, **Series(name, (), place).style)
+        panels[0][1].set(xlabel="BLEURT-20-size scores per candidate", title=f"Published, WMT'23 {results.pair}")
+    for axes in panels[0]:
+        _logarithmic(axes)
+        axes.legend(fontsize=8)
     return figure
+
+
+def published_errors(pair: str) -> dict[str, list[tuple[float, float]]]:
+    """Read the paper's MSE by cost, in scores per row of the target's size: {method: [(cost, MSE), ...]}."""
+    table, sizes = PUBLISHED["tables"].get(pair, {}), PUBLISHED["parameters"]
+    place, found = PUBLISHED["columns"].index(PAPER_ERROR), dict[str, list[tuple[float, float]]]()
+    for key, values in table.items():
+        method, *rest = key.split("/")
+        if method in ("pmbr", "acpmbr"):
+            rates, guide = PUBLISHED["rates"][rest[0]], rest[1] if len(rest) > 1 else None
+            cost = 1 / rates[method] + (sizes[guide] / sizes["target"] / rates[guide] if guide else 0.0)
+            name = f"AC-PMBR ({guide.upper()})" if guide else "PMBR"
+            found.setdefault(name, []).append((PAPER_SAMPLES * cost, values[place]))
+    return {name: sorted(points) for name, points in found.items()}
 
 
 def error_by_agreement(results: Results) -> Figure | None:
@@ -127,13 +154,15 @@ def quality_by_cost(results: Results) -> Figure | None:
         axes.plot(*zip(*points, strict=True), label=curve.name, **curve.style)
     for row in results.table:
         quality = metric_value(results, row, metric)
-        if row.row.key in ("map", "oracle"):
-            axes.axhline(quality, color=GREY, linewidth=1, linestyle=":" if row.row.key == "map" else "--")
+        if row.row.key in ("map", "beam", "oracle"):
+            axes.axhline(quality, color=GREY, linewidth=1, linestyle="--" if row.row.key == "oracle" else ":")
             axes.annotate(row.row.label, (0.005, quality), xycoords=axes.get_yaxis_transform(), va="bottom", color=GREY)
-        elif row.row.full or row.row.method == "rounds":
+        elif row.row.full or row.row.own:
             k = 0 if row.row.distilled is None else results.settings.distilled.index(row.row.distilled) + 1
             colour = "black" if k == 0 else COLOURS[k]
-            marker = "X" if row.row.method == "rounds" else "*" if k == 0 else MARKERS[k]
+            marker = "*" if k == 0 else MARKERS[k]
+            if row.row.own:
+                marker = OWN_MARKERS[list(results.settings.own).index(row.row.own) % len(OWN_MARKERS)]
             look: dict[str, Any] = {"color": colour, "marker": marker, "s": 90, "zorder": 3, "edgecolors": "black"}
             axes.scatter(cost_of(results, row), quality, label=method_name(row), **look)
     _logarithmic(axes, vertical=False)

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from evaluation.wmt.rows import Row, all_rows, figure_rows, table_rows
-from evaluation.wmt.settings import BlockSettings, EvaluationSettings, ModelSettings
+from evaluation.wmt.rows import Row, all_rows, completer_name, figure_rows, table_rows
+from evaluation.wmt.settings import EvaluationSettings, ModelSettings
 from hf_acpmbr.decision import Signature, nested_signature
 from hf_acpmbr.runs.shards import json_digest
 
@@ -27,7 +27,8 @@ CORPUS_METRICS = ("bleu", "chrf", "chrf++", "ter")
 class RowResults:
     """What one row chose for each sentence, aligned with `Results.indices`.
 
-    Column `regret` is the expected target utility × 100 lost against full MBR, NaN without full matrices.
+    Column `regret` is the expected target utility × 100 lost against full MBR, NaN without full matrices; `stated` is
+    what the decoder expected to lose, NaN where it does not say.
     """
 
     row: Row
@@ -39,6 +40,13 @@ class RowResults:
         """Average a column; None if it is unknown."""
         values = self.columns[column]
         return None if np.isnan(values).all() else float(np.nanmean(values))
+
+    @property
+    def lost_and_stated(self) -> tuple[float, float] | None:
+        """Average regret and stated regret over the sentences where both are known; None if there are none."""
+        lost, stated = self.columns["regret"], self.columns["stated"]
+        known = np.isfinite(lost) & np.isfinite(stated)
+        return (float(lost[known].mean()), float(stated[known].mean())) if known.any() else None
 
     @property
     def total_calls(self) -> float:
@@ -123,23 +131,27 @@ class Results:
             "sampling": settings.drawing,
             "target": known[0],
             "distilled": known[1:],
-            "budgets": [f"{name}({_compact(block)})" for name, block in settings.budgets.items()],
+            "budgets": [
+                f"{name}(paper-{name},{settings.density},{self._completers(name)})" for name in settings.budgets
+            ],
+            "own": [f"{name}({self._own(name)})" for name in settings.own],
             "seed": settings.seed,
         }
         return str(Signature(parts))
+
+    def _completers(self, block: str) -> str:
+        rows = [row for row in table_rows(self.settings) if block in (row.budget, row.own)]
+        return ",".join(dict.fromkeys(filter(None, map(completer_name, rows))))
+
+    def _own(self, name: str) -> str:
+        words = [f"{key}={value}" for key, value in self.settings.own[name].items()]
+        return ",".join(filter(None, (*words, self._completers(name))))
 
 
 def _words(model: ModelSettings) -> list[str]:
     """List all of the model's settings but its name, flat."""
     flat = {name: value for name, value in model.to_dict().items() if name != "name" and not isinstance(value, dict)}
     return [f"{name}={value}" for name, value in {**flat, **model.generate, **model.languages}.items()]
-
-
-def _compact(block: BlockSettings) -> str:
-    groups = {"": block.settings, "pmbr.": block.pmbr, "acpmbr.": block.acpmbr}
-    groups |= {f"{guide}.": values for guide, values in block.guides.items()}
-    words = [f"{prefix}{name}={value}" for prefix, values in groups.items() for name, value in sorted(values.items())]
-    return ",".join([block.recipe, *([] if block.count == "drawn" else [block.count]), *words])
 
 
 def open_results(folder: str | Path) -> list[Results]:

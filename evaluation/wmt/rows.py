@@ -1,4 +1,4 @@
-"""The rows of the table and the points of the figures, each one decoder of the package."""
+"""The rows of the table and the points of the figures: the paper's, then the package's own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from evaluation.wmt.settings import BlockSettings, EvaluationSettings
+from evaluation.wmt.settings import EvaluationSettings
 from hf_acpmbr import Recipe
 from hf_acpmbr.completion import AgreementALS
-from hf_acpmbr.config import Configured
 from hf_acpmbr.decoding import PMBR, AgreementPMBR, Decoder
 from hf_acpmbr.recipe import PAPER_SAMPLES, Budget
+
+BEAM, BEAMS = "beam", 5
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,12 @@ class Row:
         key: unique name, as in the result files.
         label: the method, for people.
         recipe: utilities and decoder.
-        budget: the block it belongs to ("low", "high", …); empty where there is none.
+        budget: the paper's block it belongs to ("low", "high"); empty where there is none.
         distilled: the distilled utility it uses.
         figure: empty for the table, else the figure it is a point of: "cost" or "agreement".
         x: where in the figure.
-        count: whether scores per row are of "drawn" or of "unique" candidates.
+        own: its name, if it is the package's own and not one of the paper's.
+        per_row: whether the paper's rates stand for its scores per row, for each unique candidate.
     """
 
     key: str
@@ -50,67 +51,52 @@ class Row:
     distilled: str | None = None
     figure: str = ""
     x: float | None = None
-    count: str = "drawn"
+    own: str = ""
+    per_row: bool = False
 
     @property
     def method(self) -> str:
-        """The decoder's name."""
-        return self.recipe.decoder.name
+        """The decoder's name, or "beam"."""
+        return BEAM if self.key == BEAM else self.recipe.decoder.name
 
     @property
     def full(self) -> bool:
         """Whether it scores all pairs."""
         return self.method in ("mbr", "distilled-mbr")
 
-    @property
-    def can_have_agreement(self) -> bool:
-        """Whether AC-ALS, which γ belongs to, can complete it: it needs a guide."""
-        return isinstance(self.recipe.decoder, AgreementPMBR)
-
-    def with_agreement(self, key: str, **settings: Any) -> Row:
-        """The row with AC-ALS instead of its completer, and other settings of it."""
-        completer = agreement_als(self.recipe)
-        return dataclasses.replace(
-            self, key=key, recipe=self.recipe.changed(completer=dataclasses.replace(completer, **settings))
-        )
-
     @cached_property
     def decoder(self) -> Decoder:
         decoder = self.recipe.decoder
-        if self.count == "drawn" or not isinstance(decoder, PMBR):
+        if not self.per_row or not isinstance(decoder, PMBR):
             return decoder
         if isinstance(decoder, AgreementPMBR):
-            decoder = dataclasses.replace(decoder, guide_budgets=tuple(map(_unique, decoder.guide_budgets)))
-        return dataclasses.replace(decoder, budget=_unique(decoder.budget))
-
-
-def agreement_als(recipe: Recipe) -> AgreementALS:
-    """AC-ALS with the settings that it shares with the recipe's completer; Transfer's tolerance is another one."""
-    completer = recipe.decoder.completer if isinstance(recipe.decoder, PMBR) else None
-    if isinstance(completer, AgreementALS):
-        return completer
-    names = {"rank", "max_sweeps", "seed"} & set(completer.field_names() if isinstance(completer, Configured) else ())
-    return AgreementALS(**{name: getattr(completer, name) for name in names})
+            decoder = dataclasses.replace(decoder, guide_budgets=tuple(map(_per_row, decoder.guide_budgets)))
+        return dataclasses.replace(decoder, budget=_per_row(decoder.budget))
 
 
 def table_rows(settings: EvaluationSettings) -> list[Row]:
-    """The paper's rows, in its order; without full matrices those that need them are left out."""
-    rows = [Row("map", "MAP", settings.recipe("map", target=False)), Row("mbr", "MBR", settings.recipe("mbr"))]
+    """List the paper's rows in its order, with beam search, then the package's own.
+
+    Without full matrices those that need them are left out.
+    """
+    map_recipe = settings.recipe("map", target=False)
+    rows = [Row("map", "MAP", map_recipe), Row(BEAM, f"Beam {BEAMS}", map_recipe)]
+    rows.append(Row("mbr", "MBR", settings.recipe("mbr")))
     for name in settings.distilled:
         recipe = settings.recipe("distilled-mbr", target=False, guide=name)
         rows.append(Row(f"distilled-mbr/{name}", "MBR, distilled", recipe, distilled=name))
-    for name, block in settings.budgets.items():
-        rows += _block(settings, name, block)
-    for name in settings.rounds:
-        for guide in (None, *settings.distilled):
-            key, recipe = "/".join(filter(None, ("rounds", name, guide))), settings.rounds_recipe(name, guide)
-            rows.append(Row(key, f"Rounds {name}", recipe, distilled=guide))
+    for block in settings.budgets:
+        rows += _block(settings, block)
     rows.append(Row("oracle", "Oracle", settings.recipe("oracle")))
+    for name in settings.own:
+        for guide, recipe in settings.own_recipes(name).items():
+            key = "/".join(filter(None, ("own", name, guide)))
+            rows.append(Row(key, f"This package: {name}", recipe, distilled=guide, own=name))
     return rows if settings.full_matrices else [row for row in rows if not row.full]
 
 
 def figure_rows(settings: EvaluationSettings) -> list[Row]:
-    """Points of the curves over the cost and over γ."""
+    """List the points of the curves over the cost and over γ."""
     return [*_cost_rows(settings), *_agreement_rows(settings)]
 
 
@@ -118,40 +104,46 @@ def all_rows(settings: EvaluationSettings) -> list[Row]:
     return [*table_rows(settings), *figure_rows(settings)]
 
 
-def _block(
-    settings: EvaluationSettings, name: str, block: BlockSettings, figure: str = "", x: float | None = None
-) -> Iterator[Row]:
-    """PMBR, and AC-PMBR with each distilled utility."""
+def _block(settings: EvaluationSettings, block: str) -> Iterator[Row]:
+    """Yield the paper's PMBR, by ALS, and AC-PMBR with each distilled utility, by AC-ALS."""
     for guide in (None, *settings.distilled):
-        key, label = (f"pmbr/{name}", "PMBR") if guide is None else (f"acpmbr/{name}/{guide}", "AC-PMBR")
-        yield Row(key, label, settings.block_recipe(block, guide), name, guide, figure, x, block.count)
+        key, label = (f"pmbr/{block}", "PMBR") if guide is None else (f"acpmbr/{block}/{guide}", "AC-PMBR")
+        recipe, per_row = settings.block_recipe(block, guide), settings.density == "row"
+        yield Row(key, label, recipe, block, guide, per_row=per_row)
 
 
 def _cost_rows(settings: EvaluationSettings) -> Iterator[Row]:
-    """Blocks like the base with other budgets: γ lies between the paper's two values, on a logarithmic scale."""
-    base = settings.budgets[settings.figures.base or next(iter(settings.budgets))]
+    """Yield the paper's method with other budgets: γ lies between its two values, on a logarithmic scale."""
     for scores in settings.figures.scores_per_row:
         gamma = min(1.0, max(0.1, 10 ** -math.log(scores, 32)))  # 1.0 at 1 score per row (High), 0.1 at 32 (Low)
-        for row in _block(settings, f"cost-{scores:g}", base, "cost", scores):
+        for row in _block(settings, "high"):
             recipe, decoder = row.recipe, row.recipe.decoder
             if isinstance(decoder, AgreementPMBR):
                 share = decoder.budget.rate(PAPER_SAMPLES) / decoder.guide_budgets[0].rate(PAPER_SAMPLES)
-                recipe = recipe.changed(scores_per_row=scores, distilled_scores_per_row=scores * share)
-                if isinstance(decoder.completer, AgreementALS):
-                    recipe = recipe.changed(agreement=gamma)
+                budgets = {"scores_per_row": scores, "distilled_scores_per_row": scores * share}
+                recipe = recipe.changed(**budgets, agreement=gamma)
             else:
                 recipe = recipe.changed(scores_per_row=2 * scores)
-            yield dataclasses.replace(row, recipe=recipe)
+            key = row.key.replace("/high", f"/cost-{scores:g}")
+            yield dataclasses.replace(row, key=key, recipe=recipe, budget="", figure="cost", x=scores)
 
 
 def _agreement_rows(settings: EvaluationSettings) -> Iterator[Row]:
-    """AC-ALS whatever the table's completer is: γ is its setting."""
-    for name, block in settings.budgets.items():
+    for block in settings.budgets:
         for gamma in settings.figures.agreement:
-            for row in _block(settings, name, block, "agreement", gamma):
-                if row.can_have_agreement:
-                    yield row.with_agreement(f"{row.key}/agreement-{gamma:g}", agreement=gamma)
+            for row in _block(settings, block):
+                if isinstance(row.recipe.decoder, AgreementPMBR):
+                    key, recipe = f"{row.key}/agreement-{gamma:g}", row.recipe.changed(agreement=gamma)
+                    yield dataclasses.replace(row, key=key, recipe=recipe, figure="agreement", x=gamma)
 
 
-def _unique(budget: Budget) -> UniqueBudget:
-    return UniqueBudget(budget.reduction, budget.scores_per_row)
+def completer_name(row: Row) -> str:
+    """Name the completer of a row in the paper's words; empty where it completes nothing."""
+    decoder = row.recipe.decoder
+    if not isinstance(decoder, PMBR):
+        return ""
+    return "AC-ALS" if isinstance(decoder.completer, AgreementALS) else decoder.completer.name.replace("als", "ALS")
+
+
+def _per_row(budget: Budget) -> UniqueBudget:
+    return UniqueBudget(scores_per_row=PAPER_SAMPLES / budget.rate(PAPER_SAMPLES))

@@ -1,6 +1,6 @@
 """The paper's experiment: draw, score, decode with every row of the table, evaluate; on one process or many.
 
-    accelerate launch evaluation/run_wmt.py --config evaluation/configs/paper_high.yaml
+    accelerate launch evaluation/run_wmt.py --config paper --budgets high
     accelerate launch --multi_gpu --num_processes 2 evaluation/run_wmt.py --config embedded      # also 2 CPU processes
     python evaluation/run_wmt.py --config embedded --shard 0/2                                   # and 1/2, anywhere
 
@@ -33,12 +33,12 @@ from hf_acpmbr.runs.shards import HOW_TO_LAUNCH, Share
 DEFAULT_OUTPUT = "runs"
 CHANGES = (
     *("model.name", "target", "distilled", "metrics", "data.name", "data.pairs", "data.limit"),
-    *("sampling.num_candidates", "seed", "full_matrices"),
+    *("sampling.num_candidates", "budgets", "seed", "full_matrices"),
 )
 
 
 def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[Phase]:
-    """The steps for one language pair, in order."""
+    """List the steps for one language pair, in order."""
     drawn = CandidatesPhase(corpus, folder, settings)
     utilities = (settings.target, *settings.distilled) if settings.full_matrices else ()
     matrices = [MatrixPhase(settings, name, drawn) for name in utilities]
@@ -49,7 +49,7 @@ def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[P
 
 
 def prepare(settings: EvaluationSettings, options: argparse.Namespace, folder: Path) -> list[list[Phase]]:
-    """The phases of every language pair, with what they are made from as it is now."""
+    """Make the phases of each language pair."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {folder} is a file: give a folder")
     steps = []
@@ -61,7 +61,7 @@ def prepare(settings: EvaluationSettings, options: argparse.Namespace, folder: P
 
 
 def check(steps: Sequence[Sequence[Phase]], options: argparse.Namespace) -> None:
-    """Everything that can fail is looked at before the first phase: the metrics come last, and some are gated."""
+    """Look at everything that can fail before the first phase: the metrics come last, and some are gated."""
     for pair in steps:
         for phase in pair:
             try:
@@ -107,8 +107,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--data", dest="data.name", help="builtin, tatoeba, wmt23, …, a JSONL(.gz) file, a Hub dataset"
     )
     changes.add_argument("--pairs", dest="data.pairs", nargs="+", help="language pairs, such as en-de de-en")
-    changes.add_argument("--limit", dest="data.limit", type=int, help="only the first so many sentences")
+    changes.add_argument("--limit", dest="data.limit", type=int, help="at most this many sentences, the first")
     changes.add_argument("--num-candidates", dest="sampling.num_candidates", type=int, help="N")
+    changes.add_argument("--budgets", nargs="*", help="the paper's settings: low, high")
     changes.add_argument("--seed", type=int)
     changes.add_argument(
         "--full-matrices",

@@ -27,7 +27,7 @@ from hf_acpmbr.config import (
     several,
     suggest,
 )
-from hf_acpmbr.recipe import KEYWORDS, NAMED, Sampling
+from hf_acpmbr.recipe import KEYWORDS, Sampling
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
@@ -120,23 +120,13 @@ def known(names: Callable[[], list[str]], also: Callable[[str], bool] = lambda n
     return check
 
 
-def keywords(part: str) -> Check[Keywords]:
-    """Keywords of `Recipe.named` that belong to one part of a recipe; their values are checked where one is built."""
-    own = {"decoder", "num_references", "references_sampler"}  # rows choose them: candidates serve as references
-    names = [name for name, path in KEYWORDS.items() if path[0] == part and name not in own]
-
-    def check(name: str, value: object) -> Keywords:
-        given = mapping(anything)(name, value)
-        for key in given:
-            if key not in names:
-                raise ValueError(f"{name}.{key} is not a setting: {suggest(key, names)}")
-        return given
-
-    return check
-
-
 def sampling(name: str, value: object) -> Keywords:
-    given = keywords("sampling")(name, value)
+    """Accept keywords of `Recipe.named` about sampling; candidates serve as references."""
+    given = mapping(anything)(name, value)
+    names = [key for key, path in KEYWORDS.items() if path[0] == "sampling" and "references" not in key]
+    for key in given:
+        if key not in names:
+            raise ValueError(f"{name}.{key} is not a setting: {suggest(key, names)}")
     try:
         Recipe.named(**given)
     except ValueError as error:
@@ -176,7 +166,7 @@ class DataSettings(Section):
         name: "builtin", "tatoeba", a test set of sacrebleu ("wmt23"), a JSONL(.gz) file, or a dataset id on the Hub.
         pairs: language pairs, such as ["en-de", "de-en"]; each is evaluated on its own.
         longest: leave out sources with more characters than this.
-        limit: of the others only the first so many.
+        limit: use at most this many of the others, the first.
     """
 
     name: str = required(known(lambda: [BUILTIN, "tatoeba", *sacrebleu.DATASETS], elsewhere))
@@ -207,45 +197,16 @@ class ModelSettings(Section):
 
 
 @dataclass(frozen=True)
-class BlockSettings(Section):
-    """One block of the table: PMBR, and AC-PMBR with each distilled utility, at about equal cost.
-
-    Args:
-        recipe: "fast", "thorough", "paper-low", "paper-high".
-        count: "drawn": scores per drawn candidate, so never more expensive than the paper; "unique": per unique
-            candidate, so that rows hold as few scores as the paper's, whose candidates rarely repeat.
-        settings: keywords of `Recipe.named` for both methods.
-        pmbr: those of PMBR alone.
-        acpmbr: those of AC-PMBR alone.
-        guides: those of AC-PMBR with one distilled utility, by its name.
-    """
-
-    recipe: str = required(known(lambda: list(NAMED)))
-    count: str = setting("drawn", one_of("drawn", "unique"))
-    settings: Keywords = nested(keywords("decoder"), dict)
-    pmbr: Keywords = nested(keywords("decoder"), dict)
-    acpmbr: Keywords = nested(keywords("decoder"), dict)
-    guides: Mapping[str, Keywords] = nested(mapping(keywords("decoder")), dict)
-
-    def keywords(self, guide: str | None) -> dict[str, Any]:
-        """What is changed in the recipe of PMBR (no guide) or of AC-PMBR with this guide."""
-        own = self.pmbr if guide is None else {**self.acpmbr, **self.guides.get(guide, {})}
-        return {**self.settings, **own}
-
-
-@dataclass(frozen=True)
 class FigureSettings(Section):
     """What the figures show besides the table's rows; empty lists leave a figure out.
 
     Args:
         scores_per_row: of the curves over the cost: target scores per row of AC-PMBR (PMBR has twice as many).
         agreement: the values of γ.
-        base: the block of `budgets` that the curves over the cost vary; default: the first.
     """
 
     scores_per_row: tuple[float, ...] = setting((), several(number(0, above=True), least=0))
     agreement: tuple[float, ...] = setting((), several(number(0), least=0))
-    base: str | None = setting(None, optional(text))
 
 
 @dataclass(frozen=True)
@@ -256,8 +217,11 @@ class EvaluationSettings(Section):
         target: the utility that decides.
         distilled: its cheaper versions; each has its rows.
         metrics: columns: "bleu", "chrf", "chrf++" and "ter" on the corpus by sacrebleu, any other utility as a mean.
-        budgets: blocks of the table by name.
-        rounds: recipes with which the package's default decoder has rows too, without a guide and with each: [auto].
+        budgets: the paper's settings that have a block of rows: low, high.
+        density: what those keep of the paper if N is not its 1,024: "rate", the part of the drawn pairs that is scored;
+            "row", the scores per row, for each unique candidate, since the paper's rarely repeat.
+        own: the package's own rows by name, each with the keywords of `Recipe.named` and the recipe's name. A row
+            without a guide, and one with each, as far as the decoder allows.
         sampling: keywords of `Recipe.named` for the draws; candidates serve as pseudo-references too.
         utility_options: of `load_utility`, for each utility by name: {bleurt-20: {batch_tokens: 16384}}.
         full_matrices: score every pair, which MBR, MBR with a distilled utility, MSE and regret need.
@@ -272,8 +236,9 @@ class EvaluationSettings(Section):
     target: str = required(utility)
     distilled: tuple[str, ...] = required(utilities)
     metrics: tuple[str, ...] = required(utilities)
-    budgets: Mapping[str, BlockSettings] = required(mapping(BlockSettings.check))
-    rounds: tuple[str, ...] = setting((), several(known(lambda: ["auto", "fast", "thorough"]), least=0))
+    budgets: tuple[str, ...] = setting(("low", "high"), several(one_of("low", "high"), least=0))
+    density: str = setting("rate", one_of("rate", "row"))
+    own: Mapping[str, Keywords] = nested(mapping(mapping(anything)), dict)
     sampling: Keywords = nested(sampling, dict)
     figures: FigureSettings = nested(FigureSettings.check, FigureSettings)
     utility_options: Mapping[str, Keywords] = nested(mapping(mapping(anything)), dict)
@@ -287,17 +252,11 @@ class EvaluationSettings(Section):
         repeated = [name for name in self.distilled if name == self.target or self.distilled.count(name) > 1]
         if repeated:
             raise ValueError(f"distilled must name other utilities than target, each once; {repeated[0]!r} is repeated")
-        _subset("figures.base", [self.figures.base] if self.figures.base else [], self.budgets)
         codes = sorted({code for pair in self.data.pairs for code in pair.split("-")})
         _subset("model.languages", self.model.languages, codes)
         _subset("utility_options", self.utility_options, [self.target, *self.distilled, *self.metrics])
-        for name, block in self.budgets.items():
-            _subset(f"budgets.{name}.guides", block.guides, self.distilled)
-            try:
-                for guide in (None, *self.distilled):
-                    self.block_recipe(block, guide)
-            except ValueError as error:
-                raise ValueError(f"budgets.{name}: {error}") from None
+        for name in self.own:
+            self.own_recipes(name)
 
     @property
     def drawing(self) -> Sampling:
@@ -308,14 +267,25 @@ class EvaluationSettings(Section):
         """A recipe for this run's sampling and utilities with a decoder that has no settings."""
         return self._named("auto", target, guide, decoder=decoder)
 
-    def block_recipe(self, block: BlockSettings, guide: str | None) -> Recipe:
-        """PMBR's recipe of a block, or that of AC-PMBR with this guide."""
-        decoder = "pmbr" if guide is None else "acpmbr"
-        return self._named(block.recipe, True, guide, **{"decoder": decoder, **block.keywords(guide)})
+    def block_recipe(self, block: str, guide: str | None) -> Recipe:
+        """Return PMBR's recipe in a block of the paper, or that of AC-PMBR with this guide."""
+        return self._named(f"paper-{block}", True, guide)
 
-    def rounds_recipe(self, name: str, guide: str | None) -> Recipe:
-        """The default decoder's recipe, without a guide or with this one."""
-        return self._named(name, True, guide, decoder="rounds")
+    def own_recipes(self, name: str) -> dict[str | None, Recipe]:
+        """Return the package's own recipe of this name without a guide and with each, as far as its decoder allows."""
+        found, refused = dict[str | None, Recipe](), list[Exception]()
+        for guide in (None, *self.distilled):
+            keywords = dict(self.own[name])
+            try:
+                recipe = self._named(str(keywords.pop("recipe", "auto")), True, guide, **keywords)
+                recipe.decoder.check_utilities(True, len(recipe.distilled))
+            except (TypeError, ValueError) as error:
+                refused.append(error)
+            else:
+                found[guide] = recipe
+        if not found:
+            raise ValueError(f"own.{name}: {refused[-1]}")
+        return found
 
     def _named(self, name: str, target: bool, guide: str | None, **changes: Any) -> Recipe:
         specs = [{"name": each, **self.utility_options.get(each, {})} for each in (self.target, guide or "")]

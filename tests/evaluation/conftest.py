@@ -62,19 +62,12 @@ def small_settings(translator: Path, sentences: Path, metric: Path) -> dict[str,
         "target": "chrf",
         "distilled": ["bleu"],
         "metrics": [str(metric), "chrf", "bleu"],
-        "budgets": {
-            "low": {
-                "recipe": "thorough",
-                "settings": {"observation": "balanced", "scores_per_row": 4, "max_sweeps": 4},
-                "acpmbr": {"distilled_scores_per_row": 8},
-            },
-            "high": {
-                "recipe": "fast",
-                "count": "unique",
-                "settings": {"observation": "balanced", "max_sweeps": 4},
-                "guides": {"bleu": {"distilled_scores_per_row": 4}},
-            },
+        "budgets": ["low", "high"],
+        "density": "row",
+        "own": {
+            "fast": {"recipe": "fast"},
+            "transfer": {"recipe": "fast", "decoder": "acpmbr", "max_sweeps": 4, "distilled_scores_per_row": 4},
         },
-        "figures": {"scores_per_row": [1, 2], "agreement": [0.5], "base": "high"},
+        "figures": {"scores_per_row": [1, 2], "agreement": [0.5]},
         "shard_size": 2,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
@@ -13,16 +12,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from evaluation import run_wmt
-from evaluation.report.layout import Layout
+from evaluation.report import page
 from evaluation.report.page import write_report
 from evaluation.report.results import open_results
 from evaluation.report.significance import compare
-from evaluation.report.table import build_table, significance_table
-from evaluation.report.tune import tune
+from evaluation.report.table import above_stated, build_table, our_guides, published_table, significance_table
 from evaluation.wmt.phases.candidates import CandidatesPhase
 from evaluation.wmt.phases.decisions import source_seed
 from evaluation.wmt.phases.scores import MatrixPhase
@@ -111,7 +110,7 @@ def test_two_processes_of_a_launcher_give_the_same_files_as_one(finished, tmp_pa
     config, expected = finished
     output = finish(two_processes("--config", str(config), "--output", str(tmp_path / "two")))
     assert results_of(tmp_path / "two") == results_of(expected)
-    assert "AC-PMBR high" in output
+    assert "AC-PMBR (AC-ALS) high" in output
     assert output.count("en-de, 6 sentences") == 1, "only the process that merges prints"
 
 
@@ -285,11 +284,10 @@ def test_debug_shows_the_traceback_of_an_error(finished, tmp_path, capsys):
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["page", "tune"])
-def test_what_reads_a_run_says_in_one_line_that_there_is_none(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [name, str(tmp_path)])
+def test_the_report_says_in_one_line_that_there_is_no_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"):
-        importlib.import_module(f"evaluation.report.{name}").main()
+        page.main()
     said = capsys.readouterr().err
     assert f"{tmp_path} has no run.*.json: it is not a finished run" in said
     assert said.count("\n") == 1
@@ -386,7 +384,7 @@ def test_full_mbr_has_no_regret_and_the_oracle_is_best(finished):
 
 def test_tables_figures_and_report_are_made(copy):
     folder = copy[1]
-    report = write_report(folder, formats=["text", "markdown", "latex", "csv"])
+    report = write_report(folder, formats=["text", "markdown", "latex"])
     page = report.read_text(encoding="utf-8")
     (results,) = open_results(folder)
     assert page.count("<svg") == 3
@@ -396,9 +394,9 @@ def test_tables_figures_and_report_are_made(copy):
     assert page.count("<div class=case>") > 0
     assert page.index("class=key") < page.index("<svg") < page.index("<table"), "the key result and one figure first"
     regrets = [row.mean("regret") for row in results.table if row.row.budget == "high" and row.row.distilled]
-    assert f"loses {min(regrets):.2f} of full MBR" in page
-    for name in ("table", "significance"):
-        for extension in ("txt", "md", "tex", "csv"):
+    assert f"AC-PMBR (bleu) high {min(regrets):.2f} at " in page
+    for name in ("table", "significance", "published"):
+        for extension in ("txt", "md", "tex"):
             assert (folder / f"{name}.en-de.{extension}").stat().st_size > 100
     again = write_report(folder, folder / "again" / "report.html")
     assert again.read_bytes() == report.read_bytes(), "figures of one run have the same ids each time"
@@ -442,29 +440,49 @@ def test_every_source_has_random_pairs_of_its_own_whoever_meets_it():
     assert seeds == [source_seed(seed, index) for seed in (0, 1) for index in range(100)]
 
 
-def test_tuning_scores_nothing_and_agrees_with_the_table(finished):
-    folder = finished[1]
-    (results,) = open_results(folder)
-    found = tune(folder, gammas=(0.5, 1.0), ranks=(2, 8))
-    assert len(found) == 2 * 2 * 2
-    for block in ("low", "high"):
-        errors = [entry.error for entry in found if entry.budget == block]
-        assert errors == sorted(errors)
-        same = [e for e in found if (e.budget, e.gamma, e.rank) == (block, 0.5, 8)]
-        expected = results.rows[f"acpmbr/{block}/bleu/agreement-0.5"].mean("completion_error")
-        assert same[0].error == pytest.approx(expected, rel=1e-12)
-
-
-def test_published_numbers_stand_beside_ours(finished):
+def test_the_paper_s_table_stands_beside_ours(finished):
     (results,) = open_results(finished[1])
-    data = results.settings.data
-    object.__setattr__(data, "name", "wmt23")
-    table: Layout = build_table(results, published=True)
-    place = table.header.index("MSE (published)")
-    published = {row[0].text: row[place].text for row in table.rows if row is not None}
-    assert published["PMBR high"] == "26.06"
-    assert published["PMBR low"] == "3.04"
-    assert published["MBR"] == ""
+    table = published_table(results)
+    own = {cell.text: row for row in build_table(results).rows if row is not None for cell in row[:1]}
+    rows = {(row[0].text, row[1].text): [cell.text for cell in row] for row in table.rows if row is not None}
+    assert rows["PMBR (ALS) high", ""][table.header.index("MSE, paper")] == "26.06"
+    assert rows["MBR", ""][table.header.index("XCOMET, paper")] == "67.83"
+    assert rows["AC-PMBR (AC-ALS) low", "D12"][table.header.index("MSE, paper")] == "3.10"
+    place = build_table(results).header.index("chrF")
+    for name in ("MAP", "MBR", "PMBR (ALS) low", "Oracle"):
+        assert rows[name, ""][table.header.index("chrF, here")] == own[name][place].text
+
+
+def test_the_paper_s_guides_are_matched_by_name_or_relative_size(finished):
+    (results,) = open_results(finished[1])
+    assert our_guides(results) == {}, "chrF and BLEU have no size"
+    sizes = {"target": 579.0, "small": 25.0, "middle": 60.0, "bleurt-20-d12": 1.0}
+    results.utilities.update({name: {"parameters": size} for name, size in sizes.items()})
+    object.__setattr__(results.settings, "target", "target")
+    object.__setattr__(results.settings, "distilled", tuple(list(sizes)[1:]))
+    assert our_guides(results) == {"d3": "small", "d6": "middle", "d12": "bleurt-20-d12"}
+
+
+def test_the_report_names_each_row_that_lost_more_than_it_stated(finished):
+    (results,) = open_results(finished[1])
+    row = results.rows["own/fast"]
+    assert np.isfinite(row.columns["stated"]).all()
+    row.columns["stated"][:], row.columns["regret"][:] = 0.5, 0.25
+    others = [each for each in results.table if each is not row]
+    for each in others:
+        each.columns["stated"][:] = np.nan
+    assert above_stated(results) == "No row that states what it expects to lose lost more."
+    row.columns["regret"][:] = 0.75
+    assert above_stated(results) == "Lost more than stated: This package: fast (lost 0.75, stated 0.50)."
+    row.columns["stated"][1:] = np.nan
+    row.columns["regret"][:1] = 0.25
+    assert above_stated(results).startswith("No row"), "only sentences where it is stated are compared"
+
+
+def test_the_signature_names_each_completer(finished):
+    (results,) = open_results(finished[1])
+    assert "low(paper-low,row,ALS,AC-ALS)" in results.signature
+    assert "transfer(recipe=fast,decoder=acpmbr,max_sweeps=4,distilled_scores_per_row=4,transfer)" in results.signature
 
 
 def test_tables_and_signatures_carry_a_hash_of_the_sentences(copy):

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.report.tune import grid
-from evaluation.wmt.rows import all_rows, table_rows
+from evaluation.wmt.rows import all_rows, completer_name, table_rows
 from evaluation.wmt.settings import CONFIGS, EvaluationSettings, load_settings
 
 GOOD = {
@@ -13,7 +12,8 @@ GOOD = {
     "target": "chrf",
     "distilled": ["bleu"],
     "metrics": ["chrf"],
-    "budgets": {"high": {"recipe": "fast"}},
+    "budgets": ["high"],
+    "own": {"fast": {"recipe": "fast"}},
 }
 
 
@@ -57,14 +57,12 @@ def changed(key: str, value: object) -> dict:
         ("sampling.epsilon", 2, r"sampling\.epsilon must be at least 0 and below 1"),
         ("utility_options", {"chrff": {}}, r"utility_options: 'chrff' is unknown: did you mean 'chrf'"),
         ("sampling.num_candidates", True, r"sampling\.num_candidates must be an integer"),
-        ("budgets", ["high"], r"budgets must hold keys and values"),
-        ("budgets.high.recipe", "fst", r"budgets\.high\.recipe 'fst' is unknown: did you mean 'fast'"),
-        ("budgets.high.count", "all", r"budgets\.high\.count must be one of drawn, unique"),
-        ("budgets.high.settings", {"rnak": 4}, r"budgets\.high\.settings\.rnak is not a setting: did you mean 'rank'"),
-        ("budgets.high.settings", {"rank": 0}, r"budgets\.high: rank must be at least 1"),
-        ("budgets.high.acpmbr", {"agreement": 1}, r"budgets\.high: agreement is not a setting of completer 'transfer'"),
-        ("budgets.high.guides", {"blue": {}}, r"budgets\.high\.guides: 'blue' is unknown: did you mean 'bleu'"),
-        ("figures.base", "low", r"figures\.base: 'low' is unknown: choose one of high"),
+        ("budgets", ["hihg"], r"budgets\[0\] must be one of low, high"),
+        ("density", "all", r"density must be one of rate, row"),
+        ("own", ["fast"], r"own must hold keys and values"),
+        ("own.fast.recipe", "fst", r"own\.fast: recipe 'fst' is unknown: did you mean 'fast'"),
+        ("own.fast", {"decoder": "pmbr", "rnak": 4}, r"own\.fast: 'rnak' is not a setting: did you mean 'rank'"),
+        ("own.fast", {"decoder": "pmbr", "rank": 0}, r"own\.fast: rank must be at least 1"),
         ("name", "../elsewhere", r"name becomes the name of a folder, .* got '\.\./elsewhere'"),
         ("name", "..", r"name becomes the name of a folder"),
         ("data.pairs", ["../../a-b"], r"data\.pairs: a language pair is written like en-de, got '\.\./\.\./a-b'"),
@@ -84,8 +82,8 @@ def test_command_line_changes_reach_nested_keys():
 
 
 def test_a_missing_file_lists_the_known_ones():
-    with pytest.raises(FileNotFoundError, match=r"no configuration paper_hihg: did you mean 'paper_high'"):
-        load_settings("paper_hihg")
+    with pytest.raises(FileNotFoundError, match=r"no configuration papre: did you mean 'paper'"):
+        load_settings("papre")
 
 
 def test_an_error_names_the_file(tmp_path):
@@ -104,89 +102,74 @@ def test_settings_survive_json():
 def test_every_shipped_configuration_makes_its_rows(file):
     rows = all_rows(load_settings(file))
     assert len({row.key for row in rows}) == len(rows)
-    for row in [*rows, *grid(load_settings(file), [0.5], [0.1], [4])]:
-        assert row.decoder.name == row.key.split("/")[0]
-
-
-def test_blocks_observe_balanced_masks_unless_they_say_otherwise():
-    settings = EvaluationSettings.from_dict(changed("budgets.high", {"recipe": "fast"}))
-    rows = {row.key: row.decoder for row in table_rows(settings)}
-    assert rows["acpmbr/high/bleu"].observation.name == "balanced"
-    assert rows["pmbr/high"].observation.name == "balanced"
+    for row in rows:
+        assert row.own or row.method == row.key.split("/")[0]
+        assert row.decoder.name
 
 
 # (budget, distilled) → r, r′, γ as published
 PUBLISHED = {
-    ("paper_low", None): (16, None, None),
-    ("paper_low", "bleurt-20-d3"): (32, 2, 0.1),
-    ("paper_low", "bleurt-20-d6"): (32, 4, 0.1),
-    ("paper_low", "bleurt-20-d12"): (32, 8, 0.1),
-    ("paper_high", None): (512, None, None),
-    ("paper_high", "bleurt-20-d3"): (1024, 64, 1.0),
-    ("paper_high", "bleurt-20-d6"): (1024, 128, 1.0),
-    ("paper_high", "bleurt-20-d12"): (1024, 256, 1.0),
+    ("low", None): (16, None, None),
+    ("low", "bleurt-20-d3"): (32, 2, 0.1),
+    ("low", "bleurt-20-d6"): (32, 4, 0.1),
+    ("low", "bleurt-20-d12"): (32, 8, 0.1),
+    ("high", None): (512, None, None),
+    ("high", "bleurt-20-d3"): (1024, 64, 1.0),
+    ("high", "bleurt-20-d6"): (1024, 128, 1.0),
+    ("high", "bleurt-20-d12"): (1024, 256, 1.0),
 }
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["paper_low, paper_high", "paper"])
-def test_the_paper_s_settings_are_as_published(together):
-    for (file, distilled), (rate, guide_rate, gamma) in PUBLISHED.items():
-        settings = load_settings("paper" if together else file)
-        block = file.removeprefix("paper_")
-        found = [r for r in table_rows(settings) if r.budget == block and r.distilled == distilled]
-        assert len(found) == 1
-        decoder, sampling = found[0].decoder, found[0].recipe.sampling
+def test_the_paper_s_settings_are_as_published():
+    settings = load_settings("paper")
+    for (block, distilled), (rate, guide_rate, gamma) in PUBLISHED.items():
+        (found,) = (r for r in table_rows(settings) if r.budget == block and r.distilled == distilled)
+        decoder, sampling = found.decoder, found.recipe.sampling
         assert decoder.budget.reduction == rate
         if distilled is not None:
             assert (decoder.guide_budgets[0].reduction, decoder.completer.agreement) == (guide_rate, gamma)
         solver = decoder.completer
+        assert solver.name == ("als" if distilled is None else "agreement-als")
         assert (decoder.observation.name, solver.center, solver.absolute_tolerance) == ("uniform", False, True)
         assert (sampling.num_candidates, sampling.sampler.truncation.epsilon) == (1024, 0.02)
         assert (solver.rank, solver.max_sweeps, solver.tolerance, solver.regularization) == (8, 30, 1e-4, 0.1)
     assert settings.model.name == "facebook/m2m100_418M"
 
 
-def test_rows_of_the_paper_s_table_in_its_order():
-    keys = [
-        row.key
-        for row in table_rows(
-            load_settings("embedded", {"budgets": {"high": {"recipe": "fast"}}, "figures": {}, "rounds": []})
-        )
-    ]
-    assert keys == [
-        "map",
-        "mbr",
-        "distilled-mbr/embedded-d1",
-        "distilled-mbr/embedded-d2",
-        "pmbr/high",
-        "acpmbr/high/embedded-d1",
-        "acpmbr/high/embedded-d2",
+def test_the_paper_s_rows_come_first_in_its_order_and_the_package_s_own_are_named_as_such():
+    guides = ("embedded-d1", "embedded-d2")
+    own = {"default": {}, "transfer": {"recipe": "fast", "decoder": "acpmbr"}}
+    rows = table_rows(load_settings("embedded", {"own": own}))
+    blocks = [["pmbr/" + name, *(f"acpmbr/{name}/{guide}" for guide in guides)] for name in ("low", "high")]
+    assert [row.key for row in rows if not row.own] == [
+        *("map", "beam", "mbr"),
+        *(f"distilled-mbr/{guide}" for guide in guides),
+        *(key for block in blocks for key in block),
         "oracle",
     ]
-
-
-def test_the_default_decoder_has_rows_where_it_is_asked_for():
-    settings = load_settings("embedded")
-    rows = {row.key: row for row in table_rows(settings) if row.method == "rounds"}
-    guides = (None, *settings.distilled)
-    assert list(rows) == ["/".join(filter(None, ("rounds", name, each))) for name in settings.rounds for each in guides]
-    assert [len(row.recipe.distilled) for row in rows.values()] == [0, 1, 1] * 2
-    assert rows["rounds/auto"].recipe.decoder.max_regret == "auto"
-    assert rows["rounds/fast"].recipe.decoder.max_regret is None
+    after = rows[[row.key for row in rows].index("oracle") + 1 :]
+    assert [row.key for row in after] == [
+        *("own/default", "own/default/embedded-d1", "own/default/embedded-d2"),
+        *("own/transfer/embedded-d1", "own/transfer/embedded-d2"),  # it needs a guide
+    ]
+    assert all(row.label.startswith("This package") for row in after)
+    assert [completer_name(row) for row in after] == ["", "", "", "transfer", "transfer"]
+    assert {completer_name(row) for row in rows if row.method == "acpmbr" and not row.own} == {"AC-ALS"}
+    assert {completer_name(row) for row in rows if row.method == "pmbr"} == {"ALS"}
 
 
 def test_without_full_matrices_nothing_is_scored_in_full():
-    rows = table_rows(load_settings("embedded", {"full_matrices": False, "rounds": []}))
-    assert {row.method for row in rows} == {"map", "pmbr", "acpmbr", "oracle"}
+    rows = table_rows(load_settings("embedded", {"full_matrices": False, "own": {}}))
+    assert {row.method for row in rows} == {"map", "beam", "pmbr", "acpmbr", "oracle"}
 
 
-def test_unique_budgets_count_unique_pairs():
-    rows = {row.key: row for row in all_rows(load_settings("embedded"))}
-    drawn, unique = rows["pmbr/high"].decoder.budget, rows["pmbr/high-unique"].decoder.budget
-    assert drawn.pairs((40, 40), (128, 128)) == 2 * 128
-    assert unique.pairs((40, 40), (128, 128)) == 2 * 40
-    guided = rows["acpmbr/high-unique/embedded-d1"].decoder
-    assert (guided.budget.pairs((40, 40), (128, 128)), guided.guide_budgets[0].pairs((40, 40), (128, 128))) == (40, 160)
+def test_scores_per_row_are_the_paper_s_for_each_unique_candidate():
+    for density, target, guide in (("row", 40, 4 * 40), ("rate", 128 * 128 // 1024, 128 * 128 // 256)):
+        rows = {row.key: row.decoder for row in all_rows(load_settings("embedded", {"density": density}))}
+        guided = rows["acpmbr/high/embedded-d1"]
+        assert guided.budget.pairs((40, 40), (128, 128)) == target
+        assert guided.guide_budgets[0].pairs((40, 40), (128, 128)) == guide
+        assert rows["pmbr/high"].budget.pairs((40, 40), (128, 128)) == 2 * target
 
 
 def test_the_cost_curve_spends_as_the_paper_does_and_moves_gamma_between_its_values():

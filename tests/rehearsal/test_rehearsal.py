@@ -205,11 +205,13 @@ def test_the_command_scores_as_the_library_does(
 
 def paper_run(place: Place, name: str, data: Path, *more: str) -> Path:
     """A configuration of the paper as evaluation/README.md launches it, on one source and 8 candidates."""
-    (command,) = commands(ROOT / "evaluation" / "README.md", program="accelerate launch", mark=f"--config paper_{name}")
+    (command,) = commands(
+        ROOT / "evaluation" / "README.md", program="accelerate launch", mark=f"--config paper --budgets {name}"
+    )
     output = place.folder / "runs" / "".join((name, *more))
     smaller = ["--limit", "1", "--num-candidates", "8", "--data-folder", str(data), "--output", str(output)]
     printed = place.run(*command, *smaller, *more, cwd=ROOT)  # of an option that is given twice the last one holds
-    assert f"AC-PMBR {name}" in printed
+    assert f"AC-PMBR (AC-ALS) {name}" in printed
     assert "sources failed" not in printed
     return output
 
@@ -222,11 +224,11 @@ def check_paper(folder: Path) -> None:
         table = build_table(result)
         rows = [[cell.text for cell in row] for row in table.rows if row is not None]
         methods = [row[0].split()[0].rstrip(",") for row in rows]
-        assert methods == ["MAP", *["MBR"] * 4, "PMBR", *["AC-PMBR"] * 3, "Oracle"]
+        assert methods == ["MAP", "Beam", *["MBR"] * 4, "PMBR", *["AC-PMBR"] * 3, "Oracle"]
         metrics = slice(2, 2 + len(result.settings.metrics))
         assert list(table.header[metrics]) == ["BLEURT", "XCOMET", "BLEU", "chrF", "MetricX ↓"]
         assert np.isfinite([[float(value) for value in row[metrics]] for row in rows]).all()
-        assert float(rows[1][table.header.index("regret")]) == 0
+        assert float(rows[2][table.header.index("regret")]) == 0
         assert result.failed == {}
 
 
@@ -249,7 +251,7 @@ def test_a_run_without_full_matrices_scores_what_is_observed(place: Place, share
     output = paper_run(place, "high", shared_data, "--no-full-matrices")
     for result in open_results(output):
         methods = [row[0].text.split()[0] for row in build_table(result).rows if row is not None]
-        assert methods == ["MAP", "PMBR", *["AC-PMBR"] * 3, "Oracle"]
+        assert methods == ["MAP", "Beam", "PMBR", *["AC-PMBR"] * 3, "Oracle"]
 
 
 @pytest.mark.slow
@@ -275,7 +277,7 @@ def test_a_missing_checkpoint_ends_the_run_before_any_work(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", place.environment["HF_HUB_CACHE"])
-    options = ["--config", "paper_high", "--data", "builtin", "--pairs", "en-de", "--metrics", "xcomet-xxl"]
+    options = ["--config", "paper", "--data", "builtin", "--pairs", "en-de", "--metrics", "xcomet-xxl"]
     options += ["--model", "embedded"]  # which is there in any case
     assert evaluation_run.main([*options, "--output", str(tmp_path / "run")]) != 0
     assert "metric-xcomet-xxl: its files cannot be had" in capsys.readouterr().err

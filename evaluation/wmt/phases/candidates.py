@@ -1,8 +1,9 @@
-"""The first phase: the candidates of every source, drawn once and kept."""
+"""The first phase: the candidates of each source and the output of beam search, made once and kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 from transformers.utils import logging
 
 from evaluation.wmt.phases.base import Corpus, Given, Phase, Record, Source
+from evaluation.wmt.rows import BEAMS
 from evaluation.wmt.settings import EvaluationSettings, ModelSettings
 from hf_acpmbr import ACPMBR, Candidates
 from hf_acpmbr.generation.models import (
@@ -27,6 +29,18 @@ from hf_acpmbr.types import Tokenizer
 from hf_acpmbr.version import code_version
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What later phases get of one source."""
+
+    candidates: Candidates
+    beam: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.candidates.texts
+
+
 class CandidatesPhase(Phase):
     """Draws with the package's `custom_generate`; one source at a time, so that no neighbour changes a last digit."""
 
@@ -41,6 +55,7 @@ class CandidatesPhase(Phase):
             "logprobs": pa.list_(pa.float64()),
             "sampling_logprobs": pa.list_(pa.float64()),
             "model_rows": pa.int64(),
+            "beam": pa.string(),
         }
     )
 
@@ -69,23 +84,24 @@ class CandidatesPhase(Phase):
         vars(self).pop("translator", None)
 
     def source_rows(self, source: Source, given: Given) -> list[Record]:
-        drawn, model_rows = self.translator.sample(source.text)
+        drawn, model_rows, beam = self.translator.translate(source.text)
         ids = None if drawn.token_ids is None else [list(row) for row in drawn.token_ids]
         fields = {name: getattr(drawn, name) for name in ("texts", "counts", "logprobs", "sampling_logprobs")}
-        return [{"index": source.index, **fields, "token_ids": ids, "model_rows": model_rows}]
+        return [{"index": source.index, **fields, "token_ids": ids, "model_rows": model_rows, "beam": beam}]
 
-    def by_source(self, shard: int) -> Mapping[int, Candidates]:
+    def by_source(self, shard: int) -> Mapping[int, Drawn]:
         found = {}
         for row in self.store.read(shard):
             logprobs = (
                 None if row[name] is None else np.array(row[name]) for name in ("logprobs", "sampling_logprobs")
             )
-            found[row["index"]] = Candidates(tuple(row["texts"]), np.array(row["counts"]), row["token_ids"], *logprobs)
+            pool = Candidates(tuple(row["texts"]), np.array(row["counts"]), row["token_ids"], *logprobs)
+            found[row["index"]] = Drawn(pool, row["beam"])
         return found
 
 
 class Translator:
-    """A model that draws candidates for one language pair."""
+    """A model that translates one language pair."""
 
     def __init__(self, settings: EvaluationSettings, pair: str, device: str) -> None:
         logging.set_verbosity_error()  # the same hint for every source would hide the progress
@@ -97,8 +113,8 @@ class Translator:
         self.source_language, self.target_language = _languages(settings.model, pair)
         self.mbr = ACPMBR(self.tokenizer, recipe=settings.recipe("map", target=False))
 
-    def sample(self, text: str) -> tuple[Candidates, int]:
-        """The candidates, and how many decoder rows they took."""
+    def translate(self, text: str) -> tuple[Candidates, int, str]:
+        """Return the candidates, how many decoder rows they took, and what beam search finds."""
         languages = {"{source_language}": self.source_language, "{target_language}": self.target_language}
         prompt = self.settings.prompt
         for name, language in languages.items():
@@ -107,17 +123,20 @@ class Translator:
         output = self.model.generate(
             **inputs, custom_generate=self.mbr, sources=[text], return_dict_in_generate=True, **self.arguments
         )
-        return output.candidates[0], int(output.model_rows)
+        found = self.model.generate(**inputs, num_beams=BEAMS, do_sample=False, **self.arguments)
+        prompt_length = 0 if self.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+        beam = self.tokenizer.batch_decode(found[:, prompt_length:], skip_special_tokens=True)[0]
+        return output.candidates[0], int(output.model_rows), beam
 
 
 def _languages(settings: ModelSettings, pair: str) -> tuple[str, str]:
-    """Source and target language in the model's own spelling."""
+    """Return source and target language in the model's own spelling."""
     source, target = pair.split("-")
     return settings.languages.get(source, source), settings.languages.get(target, target)
 
 
 def _set_languages(tokenizer: Tokenizer, settings: ModelSettings, pair: str) -> dict[str, int]:
-    """What `generate` needs to translate into the pair's language; nothing for models of two languages."""
+    """Return what `generate` needs to translate into the pair's language; nothing for models of two languages."""
     if not known_languages(tokenizer):
         return {}
     try:

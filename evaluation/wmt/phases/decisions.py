@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from evaluation.benchmarks.measures import regret, squared_error
 from evaluation.wmt.phases.base import Given, Phase, Record, Source
-from evaluation.wmt.phases.candidates import CandidatesPhase
+from evaluation.wmt.phases.candidates import CandidatesPhase, Drawn
 from evaluation.wmt.phases.scores import MatrixPhase, ReferencePhase, open_utility, utility_contents
-from evaluation.wmt.rows import Row, all_rows
+from evaluation.wmt.rows import BEAM, Row, all_rows
 from evaluation.wmt.settings import EvaluationSettings
 from hf_acpmbr import Candidates, Decision
 from hf_acpmbr.completion import ConvergenceWarning
+from hf_acpmbr.decoding import PMBR
 from hf_acpmbr.scoring import Utility
 from hf_acpmbr.version import code_version
 
@@ -44,12 +45,12 @@ class Judges:
 
 
 def source_seed(seed: int, index: int) -> int:
-    """Each source has its own random pairs, whichever process meets it."""
+    """Make a seed for each source, so that its random pairs do not depend on the process that meets it."""
     return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0]) >> 1
 
 
 def decide(rows: Sequence[Row], candidates: Candidates, judges: Judges, source: Source, seed: int) -> list[Decision]:
-    """The decisions of all rows for one source."""
+    """Decide one source by each row."""
     decisions = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the paper too stops after 30 sweeps
@@ -71,11 +72,11 @@ def decide(rows: Sequence[Row], candidates: Candidates, judges: Judges, source: 
 
 
 def matrix_error(row: Row, decision: Decision, judges: Judges) -> float | None:
-    """MSE of what a row takes for the target's matrix; a distilled one and the target's are brought to one scale.
+    """Measure the MSE of what a row takes for the target's matrix; a distilled one is brought to the target's scale.
 
-    None where the two have opposite directions: then there is no scale for both; and for rounds, which complete none.
+    None for decoders that complete no matrix, and where the two have opposite directions: they share no scale.
     """
-    if row.method == "rounds":
+    if row.own and not isinstance(row.recipe.decoder, PMBR):
         return None
     if row.method != "distilled-mbr" or judges.full is None or decision.matrix is None:
         return decision.completion_error
@@ -99,6 +100,7 @@ class DecisionsPhase(Phase):
             "chosen": pa.int64(),
             "expected": pa.float64(),
             "regret": pa.float64(),
+            "stated": pa.float64(),
             "completion_error": pa.float64(),
             "exact": pa.bool_(),
             "calls": pa.string(),
@@ -117,12 +119,12 @@ class DecisionsPhase(Phase):
         references: ReferencePhase,
     ) -> None:
         super().__init__(drawn.corpus, drawn.folder, (drawn, *matrices, references))
-        self.run, self.rows = run, all_rows(run)
+        self.run, self.rows = run, [row for row in all_rows(run) if row.method != BEAM]
         self.drawn, self.matrices, self.references = drawn, matrices, references
         self.loaded: dict[str, Utility] = {}
 
     def settings(self) -> Mapping[str, object]:
-        return {"seed": self.run.seed, "rows": [[row.key, row.recipe.to_dict(), row.count] for row in self.rows]}
+        return {"seed": self.run.seed, "rows": [[row.key, row.recipe.to_dict(), row.per_row] for row in self.rows]}
 
     def contents(self) -> Mapping[str, str]:
         return {**utility_contents(self.run, self._utilities), "version of the code": code_version()}
@@ -143,17 +145,21 @@ class DecisionsPhase(Phase):
         self.loaded = {}
 
     def source_rows(self, source: Source, given: Given) -> list[Record]:
-        candidates = given[self.drawn.name]
-        texts = candidates.texts
+        drawn: Drawn = given[self.drawn.name]
+        candidates, texts = drawn.candidates, drawn.texts
         oracle = self.references.stored(given[self.references.name], source, texts)
         stored = {phase.utility_name: phase.stored(given[phase.name], source, texts) for phase in self.matrices}
         full = stored[self.run.target].matrix if stored else None
         judges = Judges(stored or self.loaded, self.run.target, full, oracle)
         decisions = decide(self.rows, candidates, judges, source, source_seed(self.run.seed, source.index))
-        return [self._record(source, *made, judges) for made in zip(self.rows, decisions, strict=True)]
+        # Beam search decides nothing: only its text is known.
+        beam = {"index": source.index, "row": BEAM, "text": drawn.beam, "calls": "{}", "status": "", "exact": False}
+        return [beam, *(self._record(source, *made, judges) for made in zip(self.rows, decisions, strict=True))]
 
     def _record(self, source: Source, row: Row, decision: Decision, judges: Judges) -> Record:
-        lost, target = None, judges.oracle
+        lost, stated, target = None, None, judges.oracle
+        if decision.expected_regret is not None and target is not None and not row.full:
+            stated = 100.0 * decision.expected_regret / target.scale
         if judges.full is not None and target is not None:
             expected = judges.full @ decision.candidates.weights
             lost = regret(expected, decision.index, higher_is_better=target.higher_is_better, scale=target.scale)
@@ -164,6 +170,7 @@ class DecisionsPhase(Phase):
             "chosen": decision.index,
             "expected": float(decision.expected[decision.index]),
             "regret": lost,
+            "stated": stated,
             "completion_error": matrix_error(row, decision, judges),
             "exact": decision.exact,
             "calls": json.dumps(dict(decision.calls), sort_keys=True),
