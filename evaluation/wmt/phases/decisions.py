@@ -158,7 +158,7 @@ class DecisionsPhase(Phase):
 
     def _record(self, source: Source, row: Row, decision: Decision, judges: Judges) -> Record:
         lost, stated, target = None, None, judges.oracle
-        if decision.expected_regret is not None and target is not None and not row.full:
+        if decision.expected_regret is not None and target is not None and not row.full and row.method != "oracle":
             stated = 100.0 * decision.expected_regret / target.scale
         if judges.full is not None and target is not None:
             expected = judges.full @ decision.candidates.weights
