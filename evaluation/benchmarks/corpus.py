@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import filecmp
-import itertools
 import json
 import os
 import random
@@ -31,8 +30,8 @@ _LOOK_EVERY = 0.05  # seconds
 _COUNTED: dict[tuple[Path, int], int] = {}  # lines of each finished shard
 _TICKS = os.sysconf("SC_CLK_TCK")
 HEADER = (
-    "| input | lines | CPU s | lines per CPU s | MB at a tenth of the lines | MB at the end | most MB |"
-    " killed after | CPU s until the first new line |\n|---|---|---|---|---|---|---|---|---|"
+    "| lines | CPU s | lines per CPU s | MB at a tenth of the lines | MB at the end | most MB |"
+    " killed after | CPU s until the first new line |\n|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -50,22 +49,6 @@ def lists(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
         yield {"id": number, "candidates": texts}
 
 
-def write(path: Path, count: int) -> None:
-    """The lists as JSON lines or, by the file's ending, as a table."""
-    rows = lists(count)
-    if path.suffix != ".parquet":
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema({"id": pa.int64(), "candidates": pa.list_(pa.string())})
-    with pq.ParquetWriter(path, schema) as writer:
-        while some := list(itertools.islice(rows, 10_000)):
-            writer.write_table(pa.Table.from_pylist(some, schema=schema))
-
-
 @dataclass
 class Watched:
     """A run of the command, looked at from outside."""
@@ -78,10 +61,10 @@ class Watched:
     @classmethod
     def run(cls, source: Path, output: Path, *more: str, stop_at: int | None = None) -> Watched:
         """Rerank `source` into `output`; killed as soon as `stop_at` lines are there."""
-        options = ["--target", "chrf", "--format", "parquet" if output.suffix == ".parquet" else "text", "--quiet"]
         command = [sys.executable, "-m", "hf_acpmbr", "rerank", "--input", str(source), "--output", str(output)]
+        command += ["--target", "chrf", "--quiet", *more]
         before = lines_of(output)
-        started = subprocess.Popen([*command, *options, *more], cwd=ROOT, env={**os.environ, **THREADS})
+        started = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **THREADS})
         status_file, watched = Path(f"/proc/{started.pid}/status"), cls()
         while True:
             ended, status, usage = os.wait4(started.pid, os.WNOHANG)
@@ -120,19 +103,19 @@ def _cpu(process: int) -> float:
 
 def measure(source: Path, folder: Path, lines: int, kill_at: float, compare: bool) -> str:
     """A row of the table."""
-    output = folder / f"killed{source.suffix}"
+    output = folder / "killed.txt"
     killed = Watched.run(source, output, stop_at=int(kill_at * lines))
     there = lines_of(output)
     resumed = Watched.run(source, output, "--resume")
     if compare:
-        whole = folder / f"whole{source.suffix}"
+        whole = folder / "whole.txt"
         Watched.run(source, whole)
         if not filecmp.cmp(whole, output, shallow=False):
             raise RuntimeError(f"{output} differs from the output of an uninterrupted run")
     memory = [*killed.memory, *resumed.memory]
     early = next((megabytes for count, megabytes in memory if count >= lines / 10), float("nan"))
     seconds = killed.cpu - killed.first + resumed.cpu - resumed.first
-    cells = [source.suffix.removeprefix("."), f"{lines:,}", f"{killed.cpu + resumed.cpu:.0f}"]
+    cells = [f"{lines:,}", f"{killed.cpu + resumed.cpu:.0f}"]
     cells += [f"{lines / seconds:,.0f}", f"{early:.0f}", f"{memory[-1][1]:.0f}"]
     cells += [f"{max(killed.peak, resumed.peak):.0f}", f"{there:,}", f"{resumed.first:.1f}"]
     return f"| {' | '.join(cells)} |"
@@ -141,7 +124,6 @@ def measure(source: Path, folder: Path, lines: int, kill_at: float, compare: boo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=2000, help="lists in the input (default: 2,000)")
-    parser.add_argument("--formats", nargs="+", choices=("jsonl", "parquet"), default=["jsonl"])
     parser.add_argument("--kill-at", type=float, default=0.9, help="part of the lines after which it is killed")
     parser.add_argument("--compare", action="store_true", help="also make an uninterrupted run and compare the bytes")
     parser.add_argument("--folder", type=Path, help="for input and outputs; default: a temporary one")
@@ -149,10 +131,10 @@ def main() -> int:
     print(HEADER, flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.folder or Path(temporary)).resolve()
-        for format in args.formats:
-            source = folder / f"lists.{format}"
-            write(source, args.lines)
-            print(measure(source, folder, args.lines, args.kill_at, args.compare), flush=True)
+        source = folder / "lists.jsonl"
+        with source.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in lists(args.lines))
+        print(measure(source, folder, args.lines, args.kill_at, args.compare), flush=True)
     return 0
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from transformers import PreTrainedModel
 
 from hf_acpmbr.matrix import Pairs
 from hf_acpmbr.scoring import Utility
-from hf_acpmbr.types import GenerativeModel
 
 Floats = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.floating]
@@ -56,37 +52,6 @@ def cpu_seconds(work: Callable[[], T]) -> tuple[float, T]:
     start = time.process_time()
     result = work()
     return time.process_time() - start, result
-
-
-class ForwardTime(ExitStack):
-    """Inside `with`, `seconds` grows by the CPU time of the networks' forward passes, those of encoders included."""
-
-    def __init__(self, *models: GenerativeModel | torch.nn.Module) -> None:
-        super().__init__()
-        self.seconds = 0.0
-        self._networks: list[torch.nn.Module] = []
-        for model in models:
-            self._networks.append(cast(torch.nn.Module, model))
-            if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-                self._networks.append(cast(torch.nn.Module, cast(PreTrainedModel, model).get_encoder()))
-        self._depth = 0  # a model whose forward calls its encoder is counted once
-
-    def __enter__(self) -> ForwardTime:
-        super().__enter__()
-        for network in self._networks:
-            self.enter_context(network.register_forward_pre_hook(self._begin))
-            self.enter_context(network.register_forward_hook(self._end))
-        return self
-
-    def _begin(self, *_: object) -> None:
-        self._depth += 1
-        if self._depth == 1:
-            self.seconds -= time.process_time()
-
-    def _end(self, *_: object) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self.seconds += time.process_time()
 
 
 def mean_and_error(runs: Sequence[float] | Sequence[Sequence[float]]) -> tuple[Floats, Floats]:

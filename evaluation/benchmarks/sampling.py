@@ -4,9 +4,7 @@ n ε-samples per source, drawn by plain `generate` in chunks of rows and by the 
 thread: decoder rows, CPU time and peak memory above what the model takes. A small M2M100 with random weights serves
 at several entropies (its output weights are scaled until the entropy is the wanted one); its end-of-sequence token is
 held back so that both write equally long texts. "flat" is the worst case: every token equally likely, so that no two
-samples share more than their first tokens. The embedded translator follows on real sentences. "over forward" is the CPU
-time of the sampler in units of what the model's own forward passes took on the same rows, timed in place: 1 would be a
-sampler that costs nothing.
+samples share more than their first tokens. The embedded translator follows on real sentences.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from evaluation.benchmarks.measures import ForwardTime, cpu_seconds
+from evaluation.benchmarks.measures import cpu_seconds
 from hf_acpmbr.sampling import SAMPLERS, Request, Samples, Truncation, source_key
 from hf_acpmbr.types import GenerativeModel
 
@@ -42,7 +40,7 @@ PAD, EOS = 1, 2
 T = TypeVar("T")
 HEADER = (
     "| case | nats/token | unique | rows plain | rows shared | fewer | CPU s plain | CPU s shared | faster | MB plain |"
-    " MB shared | over forward |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
+    " MB shared |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -71,14 +69,13 @@ class Row:
     plain_megabytes: float
     shared_seconds: float
     shared_megabytes: float
-    over_forward: float
 
     def __str__(self) -> str:
         return (
             f"| {self.case} | {self.nats_per_token:.2f} | {self.unique:.0f} | {self.plain_rows:,} | "
             f"{self.shared_rows:,} | {self.plain_rows / self.shared_rows:.1f}× | {self.plain_seconds:.2f} | "
             f"{self.shared_seconds:.2f} | {self.plain_seconds / self.shared_seconds:.2f}× | "
-            f"{self.plain_megabytes:.0f} | {self.shared_megabytes:.0f} | {self.over_forward:.2f}× |"
+            f"{self.plain_megabytes:.0f} | {self.shared_megabytes:.0f} |"
         )
 
 
@@ -106,7 +103,7 @@ def sharpen(model: M2M100ForConditionalGeneration, task: Task, nats: float) -> N
         scale = float(np.sqrt(low * high))
         weight.mul_(scale / current)
         current = scale
-        if entropy(shared(probe)[0]) > nats:
+        if entropy(shared(probe)) > nats:
             low = scale
         else:
             high = scale
@@ -122,10 +119,9 @@ def entropy(drawn: list[Samples]) -> float:
     return surprise / tokens
 
 
-def shared(task: Task) -> tuple[list[Samples], float]:
-    """Draw with prefix sharing; also the sampler's CPU time in units of that inside the model's forward passes."""
+def shared(task: Task) -> list[Samples]:
+    """Draw with prefix sharing."""
     drawn: list[Samples] = []
-    whole = before = 0.0
 
     def decode(
         model: GenerativeModel,
@@ -135,18 +131,14 @@ def shared(task: Task) -> tuple[list[Samples], float]:
         generation_config: GenerationConfig,
         **kwargs: object,
     ) -> torch.Tensor:
-        nonlocal whole, before
         keys = tuple(source_key(row) for row in task.inputs["input_ids"].tolist())
         request = Request(model, input_ids, kwargs, logits_processor, stopping_criteria, generation_config, keys)
-        before = inside.seconds  # of the encoder, which generate has run
         sampler = SAMPLERS.build("prefix-sharing", truncation=task.truncation, max_rows=task.max_rows)
-        whole, found = cpu_seconds(lambda: sampler.sample(request, task.n))
-        drawn.extend(found)
+        drawn.extend(sampler.sample(request, task.n))
         return input_ids
 
-    with ForwardTime(task.model) as inside:
-        task.model.generate(**task.inputs, **task.settings, custom_generate=decode)
-    return drawn, whole / (inside.seconds - before)
+    task.model.generate(**task.inputs, **task.settings, custom_generate=decode)
+    return drawn
 
 
 def plain(task: Task) -> int:
@@ -187,12 +179,12 @@ def apart(work: Callable[[], T]) -> tuple[T, float, float]:
 def compare(case: str, task: Task) -> Row:
     """Measure and print both ways on the same inputs, after a short draw that loads what is loaded at first use."""
     shared(dataclasses.replace(task, n=2))
-    (drawn, over_forward), seconds, megabytes = apart(lambda: shared(task))
+    drawn, seconds, megabytes = apart(lambda: shared(task))
     plain_rows, plain_seconds, plain_megabytes = apart(lambda: plain(task))
     unique, shared_rows = np.mean([len(samples) for samples in drawn]), sum(samples.model_rows for samples in drawn)
     row = Row(
         *(case, entropy(drawn), float(unique), plain_rows, shared_rows),
-        *(plain_seconds, plain_megabytes, seconds, megabytes, over_forward),
+        *(plain_seconds, plain_megabytes, seconds, megabytes),
     )
     print(row, flush=True)
     return row

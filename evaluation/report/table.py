@@ -64,7 +64,7 @@ def build_table(results: Results, compared: Compared | None = None) -> Layout:
     rows: list[tuple[Cell, ...] | None] = []
     block = None
     for row in results.table:
-        here = row.row.budget, row.row.key == "oracle", row.row.own
+        here = row.row.budget, row.row.key == "oracle", bool(row.row.own)
         if block is not None and here != block:
             rows.append(None)
         block = here

@@ -1,4 +1,4 @@
-"""Sentences to evaluate on, each set under its own name: built in, Tatoeba, WMT test sets, files, Hub datasets."""
+"""Sentences to evaluate on, each set under its own name: built in, Tatoeba, WMT test sets, files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = ("id", "source", "reference")
 
 
 def load_sentences(settings: DataSettings, pair: str, folder: str | Path | None = None) -> datasets.Dataset:
-    """The sentences that the settings name, for one language pair, as (id, source, reference).
+    """Load the sentences that the settings name, for one language pair, as (id, source, reference).
 
     Args:
         folder: of real data; default: the one that ACPMBR_DATA names.
@@ -30,8 +30,6 @@ def load_sentences(settings: DataSettings, pair: str, folder: str | Path | None 
         rows = _dataset(assets.read_lines(assets.find("tatoeba", "test.en-de.jsonl.gz", folder)), pair, name)
     elif name.endswith((".jsonl", ".jsonl.gz")):
         rows = _dataset(assets.read_lines(Path(name)), pair, name)
-    elif "/" in name:
-        rows = load_hub(name, pair)
     else:
         rows = load_wmt(name, pair, folder)
     if settings.longest is not None:
@@ -42,7 +40,7 @@ def load_sentences(settings: DataSettings, pair: str, folder: str | Path | None 
 
 
 def load_wmt(name: str, pair: str, folder: str | Path | None = None) -> datasets.Dataset:
-    """A WMT test set as (id, source, reference).
+    """Load a WMT test set as (id, source, reference).
 
     From the data folder if it holds `wmt/<name>.<pair>.jsonl.gz`, else by sacrebleu, which downloads it once. Known
     sizes are checked, so that nobody compares numbers of different sets.
@@ -64,14 +62,6 @@ def load_wmt(name: str, pair: str, folder: str | Path | None = None) -> datasets
     if len(rows) != expected:
         raise ValueError(f"{name} {pair} has {len(rows)} sentences, the published set has {expected}: replace it")
     return rows
-
-
-def load_hub(name: str, pair: str, split: str = "test") -> datasets.Dataset:
-    """A dataset on the Hub with columns source and reference (or target), two language codes, or a `translation`."""
-    configurations = datasets.get_dataset_config_names(name)
-    source, target = _languages(pair)
-    known = [c for c in (pair, f"{target}-{source}", f"{source}{target}") if c in configurations]
-    return _dataset(datasets.load_dataset(name, known[0] if known else None, split=split), pair, name)
 
 
 def _from_sacrebleu(name: str, pair: str) -> datasets.Dataset:

@@ -146,9 +146,13 @@ def generation(name: str, value: object) -> Keywords:
     return given
 
 
+def lines_file(name: str) -> bool:
+    return name.endswith((".jsonl", ".jsonl.gz"))
+
+
 def elsewhere(name: str) -> bool:
-    """A file, a folder or an id on the Hub."""
-    return "/" in name or name.endswith((".jsonl", ".jsonl.gz"))
+    """Whether it is a folder or an id on the Hub."""
+    return "/" in name
 
 
 utility = known(lambda: list(available_utilities()), elsewhere)
@@ -163,13 +167,13 @@ class DataSettings(Section):
     """Which sentences.
 
     Args:
-        name: "builtin", "tatoeba", a test set of sacrebleu ("wmt23"), a JSONL(.gz) file, or a dataset id on the Hub.
+        name: "builtin", "tatoeba", a test set of sacrebleu ("wmt23"), or a JSONL(.gz) file.
         pairs: language pairs, such as ["en-de", "de-en"]; each is evaluated on its own.
         longest: leave out sources with more characters than this.
         limit: use at most this many of the others, the first.
     """
 
-    name: str = required(known(lambda: [BUILTIN, "tatoeba", *sacrebleu.DATASETS], elsewhere))
+    name: str = required(known(lambda: [BUILTIN, "tatoeba", *sacrebleu.DATASETS], lines_file))
     pairs: tuple[str, ...] = required(language_pairs)
     longest: int | None = setting(None, optional(integer(1)))
     limit: int | None = setting(None, optional(integer(1)))

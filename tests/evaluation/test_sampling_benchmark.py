@@ -13,5 +13,4 @@ def test_rows_and_entropy_of_a_small_run(capsys: pytest.CaptureFixture[str]) -> 
     assert sharp.nats_per_token == pytest.approx(0.3, abs=0.2)
     assert sharp.shared_rows < sharp.plain_rows / 2
     assert flat.unique == 32
-    assert min(sharp.over_forward, flat.over_forward) > 1
     assert capsys.readouterr().out.count("\n") == 2
