@@ -103,9 +103,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     changes.add_argument("--target", help="the utility that decides")
     changes.add_argument("--distilled", nargs="+", help="its cheaper versions")
     changes.add_argument("--metrics", nargs="+", help="columns of the table")
-    changes.add_argument(
-        "--data", dest="data.name", help="builtin, tatoeba, wmt23, …, a JSONL(.gz) file"
-    )
+    changes.add_argument("--data", dest="data.name", help="builtin, tatoeba, wmt23, …, a JSONL(.gz) file")
     changes.add_argument("--pairs", dest="data.pairs", nargs="+", help="language pairs, such as en-de de-en")
     changes.add_argument("--limit", dest="data.limit", type=int, help="at most this many sentences, the first")
     changes.add_argument("--num-candidates", dest="sampling.num_candidates", type=int, help="N")
