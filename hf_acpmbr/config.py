@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import inspect
 import math
+import pkgutil
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -168,8 +168,9 @@ class Configured:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if (check := field.metadata.get("check")) is not None:
-                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
+            value, check = getattr(self, field.name), field.metadata.get("check")
+            if check is not None and value is not field.default:
+                object.__setattr__(self, field.name, check(field.name, value))
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -328,7 +329,7 @@ class Registry(Generic[S]):
     @property
     def base(self) -> type[S]:
         """The abstract class of this kind of stage."""
-        found: type[S] = _imported(self._base)
+        found: type[S] = pkgutil.resolve_name(self._base)
         return found
 
     def add(self, name: str, place: str) -> None:
@@ -343,7 +344,7 @@ class Registry(Generic[S]):
         """Return the class of a variant."""
         if name not in self._entries:
             raise ValueError(f"{self.kind} {name!r} is unknown: {suggest(name, self)}")
-        found = _imported(self._entries[name])
+        found = pkgutil.resolve_name(self._entries[name])
         if not (isinstance(found, type) and issubclass(found, self.base) and found.__dict__.get("name") == name):
             base = self._base.replace(":", ".")
             raise ValueError(f"{self._entries[name]} must be a subclass of {base} with name = {name!r}, got {found!r}")
@@ -382,12 +383,6 @@ class Registry(Generic[S]):
                 f"or an object of a subclass of {base}, got {given!r}"
             )
         return self.check(label, other, **options)
-
-
-def _imported(place: str) -> type:
-    module, attribute = place.split(":")
-    found: type = getattr(importlib.import_module(module), attribute)
-    return found
 
 
 # One line per variant. Utilities have their own table (`scoring/load.py`).

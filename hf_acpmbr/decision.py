@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,14 +47,20 @@ class Completed:
         return f"completed, {ended} after {self.completion.sweeps} sweeps"
 
 
-class _Text:
-    """A field whose text is made when it is first read."""
+class _WhenRead:
+    """A field that may be given as a `partial`, which makes the value when it is first read."""
 
-    def __get__(self, decision: Decision, owner: type[Decision]) -> str:
-        return str(decision.__dict__["_signature"])
+    def __init__(self, name: str) -> None:
+        self.key = f"_{name}"
 
-    def __set__(self, decision: Decision, value: Signature | str) -> None:
-        decision.__dict__["_signature"] = value
+    def __get__(self, decision: Decision, owner: type[Decision]) -> Any:
+        value = decision.__dict__[self.key]
+        if isinstance(value, partial):
+            value = decision.__dict__[self.key] = value()
+        return value
+
+    def __set__(self, decision: Decision, value: object) -> None:
+        decision.__dict__[self.key] = value
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +161,9 @@ class Decision:
     def total_calls(self) -> int:
         return sum(self.calls.values())
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_signature": self.signature}  # not the utilities that it is made from
+
     def __repr__(self) -> str:
         return f"Decision({self.summary()})"
 
@@ -172,29 +181,15 @@ class Decision:
         )
 
 
-Decision.signature = _Text()  # type: ignore[assignment]  # set here, or it would be taken for the default
+# Most decisions' are never looked at, and the pairs of a full matrix take twice its memory. Set here, or they would be
+# taken for the defaults.
+Decision.signature = _WhenRead("signature")  # type: ignore[assignment]
+Decision.observed = _WhenRead("observed")  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
-class Signature:
-    """Ordered `key:value` parts, joined by bars; no value has white space or a bar.
-
-    Args:
-        parts: a mapping, or a function that makes it when the text is first asked for.
-    """
-
-    parts: Mapping[str, object] | Callable[[], Mapping[str, object]]
-
-    @cached_property
-    def text(self) -> str:
-        parts = self.parts() if callable(self.parts) else self.parts
-        return "|".join(f"{key}:{describe(value)}" for key, value in {"hf_acpmbr": __version__, **parts}.items())
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (self.text,)
+def signature_text(parts: Mapping[str, object]) -> str:
+    """Write ordered `key:value` parts, joined by bars; no value has white space or a bar."""
+    return "|".join(f"{key}:{describe(value)}" for key, value in {"hf_acpmbr": __version__, **parts}.items())
 
 
 def nested_signature(signature: str) -> str:

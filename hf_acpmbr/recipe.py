@@ -116,27 +116,12 @@ class Level:
     paper: bool = False
     max_regret: str | None = None
 
-    def budget(self, scores: float) -> Budget:
-        """Make a budget of `scores` per row: the paper's is a reduction rate."""
-        return Budget(reduction=PAPER_SAMPLES / scores) if self.paper else Budget(scores_per_row=scores)
-
-    @property
-    def alone(self) -> Budget:
-        """The target's budget if nothing is spent on guides."""
-        return self.budget(2 * self.target)
-
-    def with_guides(self, guides: int) -> dict[str, object]:
-        """Make the budgets of a decoder that can use guides."""
-        return {
-            "budget": self.budget(self.target if guides else 2 * self.target),
-            "guide_budgets": (self.budget(self.guide),),
-        }
-
-    @property
-    def completer(self) -> dict[str, object]:
-        """What it sets in completers that have such fields."""
-        paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if self.paper else {}
-        return {"agreement": self.agreement, **paper}
+    def budgets(self, guides: int) -> tuple[Budget, Budget]:
+        """Make the target's budget beside this number of guides, and that of each guide."""
+        target = self.target if guides else 2 * self.target
+        if self.paper:
+            return Budget(reduction=PAPER_SAMPLES / target), Budget(reduction=PAPER_SAMPLES / self.guide)
+        return Budget(scores_per_row=target), Budget(scores_per_row=self.guide)
 
 
 # As in the paper: target scores per row beside a guide, those of D3, and γ.
@@ -303,7 +288,7 @@ def _decoder(level: Level, guides: int, keywords: dict[str, object]) -> Decoder:
         return DECODERS.check("decoder", given)
     kind = DECODERS.get(given)
     taken = [name for name in _STAGES_INSIDE if name in keywords and name in kind.field_names()]
-    return kind.at(level, guides, {name: keywords.pop(name) for name in taken})
+    return kind.at(level, guides, **{name: keywords.pop(name) for name in taken})
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from evaluation.wmt.rows import Row, all_rows, completer_name, figure_rows, table_rows
 from evaluation.wmt.settings import EvaluationSettings, ModelSettings
-from hf_acpmbr.decision import Signature, nested_signature
+from hf_acpmbr.decision import nested_signature, signature_text
 from hf_acpmbr.runs.shards import json_digest
 
 Floats = npt.NDArray[np.float64]
@@ -137,7 +137,7 @@ class Results:
             "own": [f"{name}({self._own(name)})" for name in settings.own],
             "seed": settings.seed,
         }
-        return str(Signature(parts))
+        return signature_text(parts)
 
     def _completers(self, block: str) -> str:
         rows = [row for row in table_rows(self.settings) if block in (row.budget, row.own)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from ..candidates import Candidates, FloatArray, IntArray
 from ..config import DECODERS, Stage, number, setting
-from ..decision import Decision, Signature, nested_signature
+from ..decision import Decision, nested_signature, signature_text
 from ..matrix import ObservedScores, Pairs
 from ..scoring import Ask, Meter, Scorer, Source, Utility, UtilityLike, as_utility, decide_together
 from ..scoring import Steps as Steps
@@ -166,8 +167,9 @@ class Problem:
 class Decoder(Stage, ABC):
     """Candidates → Decision. Subclasses are frozen dataclasses of their options; each has its own file.
 
-    `needs` names what a decoder cannot do without: "target", "guide", "logprobs", "references" (real ones). The choice
-    maximises `Problem.merit` of the expected utilities, so a decoder that drops or compares candidates does so by it.
+    `needs` names what a decoder cannot do without: "target", "guide", "logprobs", "references" (real ones). It takes
+    one guide if it needs one, else none, unless `any_guides` says that it takes any number. The choice maximises
+    `Problem.merit` of the expected utilities, so a decoder that drops or compares candidates does so by it.
     """
 
     _: KW_ONLY  # what subclasses add comes first where settings are given by position
@@ -180,31 +182,23 @@ class Decoder(Stage, ABC):
     )
 
     needs: ClassVar[frozenset[Need]] = frozenset({"target"})
+    any_guides: ClassVar[bool] = False
 
     @classmethod
-    def at(cls: type[D], level: Level, guides: int, stages: Mapping[str, object]) -> D:
-        """Make the decoder as a named recipe has it.
+    def at(cls: type[D], level: Level, guides: int, **stages: Any) -> D:
+        """Make the decoder as a named recipe has it; one with a budget reads it from the level.
 
         Args:
             level: what may be spent, and how closely the paper is followed.
             guides: how many there are.
             stages: settings that the caller has chosen.
         """
-        return cls(**{**cls.level_settings(level, guides), **stages})
-
-    @classmethod
-    def level_settings(cls, level: Level, guides: int) -> dict[str, Any]:
-        """Return what `at` sets; a decoder with a budget reads it from the level."""
-        return {}
+        return cls(**stages)
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         """Bound the calls of the target (if it is needed) and of each guide, for a source of these sizes."""
         n, m = unique
         return (n * m,) * (("target" in self.needs) + guides)
-
-    def most_guides(self) -> int | None:
-        """Return how many guides it can use; None for any number."""
-        return 1 if "guide" in self.needs else 0
 
     def check_utilities(self, target: bool, guides: int) -> None:
         """Refuse to go on without a utility that is needed, or with one that would be ignored."""
@@ -213,9 +207,10 @@ class Decoder(Stage, ABC):
                 raise ValueError(f"{self.name} needs {_REMEDIES[need]}")
         if target and "target" not in self.needs:
             raise ValueError(f"{self.name} uses no target utility: leave target out")
-        most = self.most_guides()
-        if most is not None and guides > most:
-            takers = [name for name in DECODERS if DECODERS.get(name)().most_guides() != 0]
+        most = int("guide" in self.needs)
+        if guides > most and not self.any_guides:
+            kinds = map(DECODERS.get, DECODERS)
+            takers = [kind.name for kind in kinds if kind.any_guides or "guide" in kind.needs]
             what = f"uses {most} of the {guides}" if most else "uses no"
             raise ValueError(
                 f"{self.name} {what} distilled utilities (guides): leave them out, or choose a decoder that takes them "
@@ -306,6 +301,15 @@ class Decoder(Stage, ABC):
     ) -> Decision:
         """Put the Decision together; `deciding` is the utility that `expected` belongs to."""
         utility = None if deciding is None else deciding.utility
+        target = None if problem.prepared_target is None else problem.target.utility.snapshot()
+        written = partial(
+            self._signature,
+            dict(problem.context),
+            target,
+            [guide.utility.snapshot() for guide in problem.guides],
+            {"n": problem.drawn[0], "m": problem.drawn[1], "unique": f"{problem.shape[0]}x{problem.shape[1]}"},
+            problem.seed,
+        )
         calls, cached, encodings, seconds = problem.costs()
         if problem.bonus is not None:
             fields.setdefault("order", best_first(problem.merit(utility, expected)))
@@ -318,7 +322,7 @@ class Decoder(Stage, ABC):
             expected=expected,
             higher_is_better=utility is None or utility.higher_is_better,
             status=status,
-            signature=Signature(self._signature_parts(problem)),  # type: ignore[arg-type]  # a text when it is read
+            signature=written,  # type: ignore[arg-type]  # made when it is first read
             calls=calls,
             encodings=encodings,
             cached=cached,
@@ -329,22 +333,39 @@ class Decoder(Stage, ABC):
             **fields,
         )
 
-    def _signature_parts(self, problem: Problem) -> Callable[[], dict[str, object]]:
-        """Return what makes the parts of the signature: most decisions' are never looked at."""
-        target = None if problem.prepared_target is None else problem.target.utility.snapshot()
-        guides = [guide.utility.snapshot() for guide in problem.guides]
-        context, seed, (n, m), unique = dict(problem.context), problem.seed, problem.drawn, problem.shape
+    def _signature(
+        self,
+        context: dict[str, object],
+        target: Utility | None,
+        guides: Sequence[Utility],
+        sizes: dict[str, object],
+        seed: int,
+    ) -> str:
+        utilities = {} if target is None else {"target": nested_signature(target.signature)}
+        if guides:
+            utilities["guide"] = "+".join(nested_signature(guide.signature) for guide in guides)
+        return signature_text({**context, "decoder": self.name, **utilities, **self.parts(), **sizes, "seed": seed})
 
-        def parts() -> dict[str, object]:
-            utilities = {}
-            if target is not None:
-                utilities["target"] = nested_signature(target.signature)
-            if guides:
-                utilities["guide"] = "+".join(nested_signature(guide.signature) for guide in guides)
-            sizes = {"n": n, "m": m, "unique": f"{unique[0]}x{unique[1]}"}
-            return {**context, "decoder": self.name, **utilities, **self.parts(), **sizes, "seed": seed}
+    def exact(self, problem: Problem, scorer: Scorer, status: str = "exact") -> Steps[Decision]:
+        """Score every pair by one utility and choose argmax_i Σ_j weight_j u(y_i, ŷ_j)."""
+        matrix = yield Ask.block(scorer)
+        return self.exact_decision(problem, scorer, matrix, status)
 
-        return parts
+    def exact_decision(
+        self, problem: Problem, scorer: Scorer, matrix: FloatArray, status: str = "exact", **fields: Any
+    ) -> Decision:
+        """Put the Decision of full MBR together from all scores."""
+        return self.decision(
+            problem,
+            matrix @ problem.references.weights,
+            status,
+            deciding=scorer,
+            rates=[(scorer, 1.0)],
+            matrix=matrix,
+            exact=True,
+            observed=partial(ObservedScores.from_dense, matrix),
+            **{"expected_regret": 0.0, **fields},
+        )
 
     def shortlist_decision(
         self, problem: Problem, shortlist: IntArray, means: FloatArray, judged: FloatArray

@@ -43,9 +43,7 @@ class EnsembleMBR(Decoder):
 
     name: ClassVar[str] = "ensemble"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
-
-    def most_guides(self) -> int | None:
-        return None
+    any_guides: ClassVar[bool] = True
 
     def decide(self, problem: Problem) -> Steps[Decision]:
         scorers = (problem.target, *problem.guides)

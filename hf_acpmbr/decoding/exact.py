@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..decision import Decision
-from ..matrix import ObservedScores, Pairs
-from ..scoring import Ask, Scorer
 from .base import Decoder, Need, Problem, Steps
 
 
@@ -22,7 +20,7 @@ class MBR(Decoder):
     name: ClassVar[str] = "mbr"
 
     def decide(self, problem: Problem) -> Steps[Decision]:
-        return (yield from exact(self, problem, problem.target))
+        return (yield from self.exact(problem, problem.target))
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class DistilledMBR(Decoder):
     needs: ClassVar[frozenset[Need]] = frozenset({"guide"})
 
     def decide(self, problem: Problem) -> Steps[Decision]:
-        return (yield from exact(self, problem, problem.guides[0], "exact on the distilled utility"))
+        return (yield from self.exact(problem, problem.guides[0], "exact on the distilled utility"))
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Oracle(Decoder):
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "references"})
 
     def decide(self, problem: Problem) -> Steps[Decision]:
-        return (yield from exact(self, problem, problem.target, "best against the real references"))
+        return (yield from self.exact(problem, problem.target, "best against the real references"))
 
 
 @dataclass(frozen=True)
@@ -68,28 +66,3 @@ class MAP(Decoder):
     def decide(self, problem: Problem) -> Steps[Decision]:
         yield []
         return self.decision(problem, problem.logprobs, "most probable", deciding=None)
-
-
-def exact(decoder: Decoder, problem: Problem, scorer: Scorer, status: str = "exact") -> Steps[Decision]:
-    """Score every pair by one utility and choose argmax_i Σ_j weight_j u(y_i, ŷ_j)."""
-    matrix = yield Ask.block(scorer)
-    observed = ObservedScores(Pairs.full(problem.shape), matrix.reshape(-1))
-    return exact_decision(decoder, problem, scorer, observed, status)
-
-
-def exact_decision(
-    decoder: Decoder, problem: Problem, scorer: Scorer, observed: ObservedScores, status: str = "exact"
-) -> Decision:
-    """Put the Decision of full MBR together from all scores."""
-    matrix = observed.values.reshape(problem.shape)
-    return decoder.decision(
-        problem,
-        matrix @ problem.references.weights,
-        status,
-        deciding=scorer,
-        rates=[(scorer, 1.0)],
-        matrix=matrix,
-        exact=True,
-        expected_regret=0.0,
-        observed=observed,
-    )

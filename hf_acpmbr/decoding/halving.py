@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from ..recipe import Budget, Level
 from ..scoring import Ask
 from .base import Decoder, Problem, Steps, best_first, top
 from .draws import Draws
-from .exact import exact
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ class HalvingMBR(Decoder):
     name: ClassVar[str] = "halving"
 
     @classmethod
-    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
-        return {"budget": level.alone}
+    def at(cls, level: Level, guides: int, **stages: Any) -> HalvingMBR:
+        return cls(budget=level.budgets(0)[0], **stages)
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         return (self.budget.pairs(unique, drawn),)
@@ -52,7 +51,7 @@ class HalvingMBR(Decoder):
         n, m = problem.shape
         left = self.budget.pairs(problem.shape, problem.drawn)
         if left >= n * m:
-            return (yield from exact(self, problem, problem.target))
+            return (yield from self.exact(problem, problem.target))
         draws = Draws.of(problem)
         expected, rounds_survived = np.full(n, np.nan), np.zeros(n)
         totals = np.zeros(n)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from ..config import COMPLETERS, OBSERVATIONS, nested, several
 from ..decision import Completed, Decision
 from ..recipe import Budget, Level, budget_each
 from .base import Decoder, Gain, Need, Problem, Steps
-from .exact import exact
 
 P = TypeVar("P", bound="PMBR")
 
@@ -40,19 +38,22 @@ class PMBR(Decoder):
     name: ClassVar[str] = "pmbr"
 
     @classmethod
-    def at(cls: type[P], level: Level, guides: int, stages: Mapping[str, object]) -> P:
-        completer = stages.get("completer")
-        if completer is None:
-            completer = "als" if not guides else "agreement-als" if level.paper else "transfer"
+    def at(cls: type[P], level: Level, guides: int, **stages: Any) -> P:
+        completer = stages.pop("completer", None) or (
+            "als" if not guides else "agreement-als" if level.paper else "transfer"
+        )
         if isinstance(completer, str):
             known = COMPLETERS.get(completer).field_names()
-            completer = COMPLETERS.build(completer, **{k: v for k, v in level.completer.items() if k in known})
-        observation = stages.get("observation") or ("uniform" if level.paper else "balanced")
-        return super().at(level, guides, {**stages, "completer": completer, "observation": observation})
+            paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if level.paper else {}
+            options = {"agreement": level.agreement, **paper}
+            completer = COMPLETERS.build(completer, **{k: v for k, v in options.items() if k in known})
+        masks = "uniform" if level.paper else "balanced"
+        observation = OBSERVATIONS.build(stages.pop("observation", None) or masks)
+        return cls(completer=completer, observation=observation, **cls._budgets_at(level, guides), **stages)
 
     @classmethod
-    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
-        return {"budget": level.alone}
+    def _budgets_at(cls, level: Level, guides: int) -> dict[str, Any]:
+        return {"budget": level.budgets(0)[0]}
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         most = self.budget.pairs(unique, drawn)
@@ -71,7 +72,7 @@ class PMBR(Decoder):
 
     def decide(self, problem: Problem) -> Steps[Decision]:
         if self.budget.pairs(problem.shape, problem.drawn) >= problem.shape[0] * problem.shape[1]:
-            return (yield from exact(self, problem, problem.target))
+            return (yield from self.exact(problem, problem.target))
         budgets = (self.budget, *self.budgets_for(len(problem.guides)))
         scorers = (problem.target, *problem.guides)
         # All masks are known beforehand, so utilities on different devices score at the same time.
@@ -118,10 +119,12 @@ class AgreementPMBR(PMBR):
 
     name: ClassVar[str] = "acpmbr"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
+    any_guides: ClassVar[bool] = True
 
     @classmethod
-    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
-        return level.with_guides(guides)
+    def _budgets_at(cls, level: Level, guides: int) -> dict[str, Any]:
+        target, guide = level.budgets(guides)
+        return {"budget": target, "guide_budgets": (guide,)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,9 +133,6 @@ class AgreementPMBR(PMBR):
                 f"completer {self.completer.name!r} would ignore the guides that are paid for: choose "
                 "'transfer' or 'agreement-als', or decoder='pmbr' without a distilled utility"
             )
-
-    def most_guides(self) -> int | None:
-        return None
 
     def budgets_for(self, guides: int) -> tuple[Budget, ...]:
         return budget_each(self.guide_budgets, guides)

@@ -12,7 +12,6 @@ from ..decision import Decision
 from ..scoring import Ask
 from .base import Decoder, Problem, Steps
 from .draws import Draws
-from .exact import exact
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class NByS(Decoder):
     def decide(self, problem: Problem) -> Steps[Decision]:
         draws = Draws.of(problem)
         if self.num_references >= len(draws):
-            return (yield from exact(self, problem, problem.target))
+            return (yield from self.exact(problem, problem.target))
         columns, counts = draws.part(0, self.num_references)
         scores = yield Ask.block(problem.target, np.arange(problem.shape[0]), columns)
         return self.decision(

@@ -241,7 +241,7 @@ def test_a_utility_that_would_be_ignored_is_refused(name):
     world, needs = World.make(0), the_class(name).needs
     utilities = {"target": world.target(), "guides": [world.guide()]}
     for role, need in (("target", "target"), ("guides", "guide")):
-        if need not in needs and not (role == "guides" and make(name).most_guides() is None):
+        if need not in needs and not (role == "guides" and the_class(name).any_guides):
             given = {
                 key: utilities[key] for key, other in (("target", "target"), ("guides", "guide")) if other in needs
             }

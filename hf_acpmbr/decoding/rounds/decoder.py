@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ...config import nested, number, optional, setting, several
 from ...decision import Decision
 from ...recipe import Budget, Level, budget_each
 from ...scoring import Utility
 from ..base import Decoder, Problem, Steps
-from ..exact import exact, exact_decision
 from .model import Shrinkage
 from .reference_weights import Calibration
 from .state import Pace, Race
@@ -79,26 +78,22 @@ class RoundsMBR(Decoder):
     )
 
     name: ClassVar[str] = "rounds"
+    any_guides: ClassVar[bool] = True
 
     @classmethod
-    def level_settings(cls, level: Level, guides: int) -> dict[str, object]:
-        return {**level.with_guides(guides), "max_regret": level.max_regret}
+    def at(cls, level: Level, guides: int, **stages: Any) -> RoundsMBR:
+        target, guide = level.budgets(guides)
+        return cls(budget=target, guide_budgets=(guide,), max_regret=level.max_regret, **stages)
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         n, m = unique
-        budgets = (budget.pairs(unique, drawn) for budget in self.budgets_for(guides))
+        budgets = (budget.pairs(unique, drawn) for budget in budget_each(self.guide_budgets, guides))
         return (n * m, *((pairs // n) * n for pairs in budgets))
-
-    def most_guides(self) -> int | None:
-        return None
 
     def check_utilities(self, target: bool, guides: int) -> None:
         super().check_utilities(target, guides)
-        self.budgets_for(guides)
-
-    def budgets_for(self, guides: int) -> tuple[Budget, ...]:
-        """The budget of every guide."""
-        return budget_each(self.guide_budgets, guides)
+        if guides:
+            budget_each(self.guide_budgets, guides)
 
     @property
     def can_stop(self) -> bool:
@@ -108,8 +103,8 @@ class RoundsMBR(Decoder):
     def decide(self, problem: Problem) -> Steps[Decision]:
         budget = self.budget.pairs(problem.shape, problem.drawn)
         if reason := self._better_exact(problem, budget):
-            return (yield from exact(self, problem, problem.target, reason))
-        budgets = self.budgets_for(len(problem.guides))
+            return (yield from self.exact(problem, problem.target, reason))
+        budgets = budget_each(self.guide_budgets, len(problem.guides))
         if self.time_limit is not None:
             problem.meter.limit = self.time_limit
         race = Race(problem, budgets, self.pace, self.shrinkage, self.calibration)
@@ -170,7 +165,7 @@ class RoundsMBR(Decoder):
             scored = [count + cached.get(name, 0) for name, count in calls.items()]
             problem.context["scores"] = "+".join(map(str, scored))
         if race.finished:
-            return exact_decision(self, problem, problem.target, race.observed(sign))
+            return self.exact_decision(problem, problem.target, race.observed(sign).dense())
         drawn = problem.drawn[0] * problem.drawn[1]
         spent = [(problem.target, race.spent), *((each.scorer, each.block.size) for each in race.guides)]
         went = " → ".join(map(str, race.sizes))
