@@ -7,7 +7,7 @@ The result is the same as on the expanded list, at (unique)² instead of N² uti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +36,10 @@ class Candidates:
         token_ids: per text the token ids of its most probable tokenisation among those drawn, where known.
         logprobs: (n,) log-probability of each text under the model, where known.
         sampling_logprobs: (n,) log-probability under the (truncated) distribution it was drawn from, where known.
+
+    Attributes:
+        total: how many were drawn, duplicates included: the paper's N.
+        weights: (n,) share of the draws that each text holds; sums to 1.
     """
 
     texts: tuple[str, ...]
@@ -43,6 +47,8 @@ class Candidates:
     token_ids: tuple[TokenIds, ...] | None = None
     logprobs: FloatArray | None = None
     sampling_logprobs: FloatArray | None = None
+    total: int = field(init=False)
+    weights: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
         texts = _checked_texts(self.texts)
@@ -51,6 +57,8 @@ class Candidates:
             raise ValueError("candidates has repeated texts: use Candidates.from_texts, which counts them")
         object.__setattr__(self, "texts", tuple(texts))
         object.__setattr__(self, "counts", _counts(self.counts, n))
+        object.__setattr__(self, "total", int(self.counts.sum()))
+        object.__setattr__(self, "weights", self.counts / self.total)
         if self.token_ids is not None:
             object.__setattr__(self, "token_ids", tuple(_token_ids(self.token_ids, n)))
         for name in ("logprobs", "sampling_logprobs"):
@@ -214,16 +222,6 @@ class Candidates:
         return f"Candidates({len(self)} unique of {self.total} drawn)"
 
     @property
-    def total(self) -> int:
-        """How many were drawn, duplicates included: the paper's N."""
-        return int(self.counts.sum())
-
-    @property
-    def weights(self) -> FloatArray:
-        """(n,) share of the draws each text holds; sums to 1."""
-        return np.asarray(self.counts / self.counts.sum(), dtype=np.float64)
-
-    @property
     def features(self) -> FloatArray:
         """(n, F) what sampling tells of each text: the logarithm of its count, and its log-probability where known."""
         columns = [np.log(self.counts)]
@@ -258,12 +256,13 @@ def _token_ids(rows: Sequence[Sequence[int]], n: int) -> list[TokenIds]:
 def _counts(values: Iterable[int] | npt.NDArray[np.generic], n: int) -> IntArray:
     """(n,) how often each was drawn: integers of at least 1 whose sum is one that float64 holds exactly."""
     given = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    counts = [_COUNT(f"counts[{position}]", value) for position, value in enumerate(given)]
-    if sum(counts) >= _MOST_DRAWS:
-        raise ValueError(f"counts must sum to less than 2**53, got {sum(counts)}")
-    if len(counts) != n:
-        raise ValueError(f"counts has shape ({len(counts)},), expected ({n},): one value for each text")
-    array = np.array(counts, dtype=np.int64)
+    if any(type(value) is not int or value < 1 for value in given):
+        given = [_COUNT(f"counts[{position}]", value) for position, value in enumerate(given)]
+    if sum(given) >= _MOST_DRAWS:
+        raise ValueError(f"counts must sum to less than 2**53, got {sum(given)}")
+    if len(given) != n:
+        raise ValueError(f"counts has shape ({len(given)},), expected ({n},): one value for each text")
+    array = np.array(given, dtype=np.int64)
     array.flags.writeable = False
     return array
 

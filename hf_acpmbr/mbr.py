@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .candidates import Candidates
@@ -16,7 +17,7 @@ from .generation.fingerprint import ModelSignature, generation_signature
 from .generation.guard import Caller, CheckedSignature
 from .generation.request import read_request, source_texts
 from .recipe import Recipe, utility_specs
-from .sampling import Request, Samples
+from .sampling import Request
 from .sampling.base import Sampler
 from .scoring import Utility, UtilityLike, decide_together
 
@@ -143,12 +144,28 @@ class ACPMBR:
         needed = any(utility.needs_source or utility.takes_source for utility in used)
         texts = source_texts(self.generation_tokenizer, request, sources, needed)
         start = time.perf_counter()
-        pools, rows = self._candidates(request, candidates)
-        others, more_rows = self._references(request, references)
+        sampling, context, rows = self.recipe.sampling, dict[str, object](), 0
+        if candidates is not None:
+            pools = _given("candidates", candidates, request)
+        else:
+            pools, rows = self._draw(sampling.sampler, request, sampling.num_candidates, sampling.add_beam)
+            # What the result depends on besides candidates and decoder: the model, and how it was sampled.
+            context = {
+                "model": ModelSignature(request.model),
+                "sampling": sampling,
+                "generation": generation_signature(request.generation_config, request.logits_processor),
+            }
+        others = None  # without pseudo-references of their own the candidates serve as both
+        if references is not None:
+            others = _given("references", references, request)
+        elif sampling.num_references is not None or sampling.references_sampler is not None:
+            apart = dataclasses.replace(request, keys=tuple(key + b"references" for key in request.keys))
+            sampler = sampling.references_sampler or sampling.sampler
+            others, more_rows = self._draw(sampler, apart, sampling.num_references or sampling.num_candidates)
+            rows += more_rows
         seconds = time.perf_counter() - start
-        context = self._context(request, candidates is None)
         decisions = self._decide_all(pools, texts, others or [None] * len(pools), context)
-        return assemble(request, self.generation_tokenizer, decisions, others, k, rows + more_rows, seconds)
+        return assemble(request, self.generation_tokenizer, decisions, others, k, rows, seconds)
 
     @property
     def generation_tokenizer(self) -> Tokenizer:
@@ -216,23 +233,6 @@ class ACPMBR:
         used = [utility for utility in (self.target, *self.guides) if utility is not None]
         return decide_together(started, joined=any(utility.joins_sources for utility in used))
 
-    def _candidates(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates], int]:
-        if given is not None:
-            return _given("candidates", given, request), 0
-        sampling = self.recipe.sampling
-        return self._draw(sampling.sampler, request, sampling.num_candidates, sampling.add_beam)
-
-    def _references(self, request: Request, given: Sequence[Texts] | None) -> tuple[list[Candidates] | None, int]:
-        """Pseudo-references of their own; None where the candidates serve as both."""
-        if given is not None:
-            return _given("references", given, request), 0
-        sampling = self.recipe.sampling
-        if sampling.num_references is None and sampling.references_sampler is None:
-            return None, 0
-        apart = dataclasses.replace(request, keys=tuple(key + b"references" for key in request.keys))
-        sampler = sampling.references_sampler or sampling.sampler
-        return self._draw(sampler, apart, sampling.num_references or sampling.num_candidates)
-
     def _draw(
         self, sampler: Sampler, request: Request, number: int, add_beam: int = False
     ) -> tuple[list[Candidates], int]:
@@ -242,27 +242,19 @@ class ACPMBR:
             from .sampling.loops import add_outputs
 
             drawn = add_outputs(drawn, request, add_beam)
-        return [self._read(samples) for samples in drawn], sum(samples.model_rows for samples in drawn)
-
-    def _read(self, samples: Samples) -> Candidates:
-        """Texts of the sampled sequences: what the utilities compare, without special tokens and prompt."""
-        return Candidates.from_texts(
-            self.generation_tokenizer.batch_decode([list(ids) for ids in samples.token_ids], skip_special_tokens=True),
-            counts=samples.counts,
-            token_ids=samples.token_ids,
-            logprobs=samples.logprobs,
-            sampling_logprobs=samples.sampling_logprobs,
-        )
-
-    def _context(self, request: Request, drawn: bool) -> dict[str, object]:
-        """What the result depends on besides candidates and decoder: the model, and how it was sampled."""
-        if not drawn:
-            return {}
-        return {
-            "model": ModelSignature(request.model),
-            "sampling": self.recipe.sampling,
-            "generation": generation_signature(request.generation_config, request.logits_processor),
-        }
+        # What the utilities compare: texts without special tokens and prompt.
+        decode = partial(self.generation_tokenizer.batch_decode, skip_special_tokens=True)
+        pools = [
+            Candidates.from_texts(
+                decode([list(ids) for ids in samples.token_ids]),
+                counts=samples.counts,
+                token_ids=samples.token_ids,
+                logprobs=samples.logprobs,
+                sampling_logprobs=samples.sampling_logprobs,
+            )
+            for samples in drawn
+        ]
+        return pools, sum(samples.model_rows for samples in drawn)
 
     def __repr__(self) -> str:
         return f"ACPMBR(decoder={self.decoder.name!r}, target={self.target!r}, distilled={list(self.guides)!r})"

@@ -241,15 +241,17 @@ class Decoder(Stage, ABC):
             full_matrix: (n, m) all target scores, if known: the Decision then has the completion's error.
             context: what else the result depends on (model, sampling, …), for the signature.
         """
+        decides = None if target is None else as_utility(target)
+        helping = [as_utility(guide) for guide in (guides if isinstance(guides, (list, tuple)) else [guides])]
         options: dict[str, Any] = {"source": source, "seed": seed, "full_matrix": full_matrix, "context": context}
-        return decide_together([self.start(candidates, references, target, guides, **options)])[0]
+        return decide_together([self.start(candidates, references, decides, helping, **options)])[0]
 
     def start(
         self,
         candidates: Texts,
         references: Texts | None = None,
-        target: UtilityLike | None = None,
-        guides: UtilityLike | Sequence[UtilityLike] = (),
+        target: Utility | None = None,
+        guides: Sequence[Utility] = (),
         *,
         source: str | None = None,
         seed: int = 0,
@@ -259,21 +261,17 @@ class Decoder(Stage, ABC):
         """Check the arguments of `decode` and make one source for `decide_together` of them."""
         pool = Candidates.of(candidates)
         pseudo = pool if references is None else Candidates.of(references)
-        listed = list(guides) if isinstance(guides, (list, tuple)) else [guides]
-        self.check_utilities(target is not None, len(listed))
+        self.check_utilities(target is not None, len(guides))
         for need, given in (("logprobs", pool.logprobs), ("references", references)):
             if need in self.needs and given is None:
                 raise ValueError(f"{self.name} needs {_REMEDIES[need]}")
         full = None if full_matrix is None else np.asarray(full_matrix, dtype=np.float64)
         if full is not None and full.shape != (len(pool), len(pseudo)):
             raise ValueError(f"full_matrix has shape {full.shape}, expected {(len(pool), len(pseudo))} (unique)")
-        prepared = [
-            None if utility is None else as_utility(utility).prepare(pool.texts, pseudo.texts, source)
-            for utility in (target, *listed)
-        ]
-        guides_prepared = tuple(scorer for scorer in prepared[1:] if scorer is not None)
+        decides = None if target is None else target.prepare(pool.texts, pseudo.texts, source)
+        helping = tuple(guide.prepare(pool.texts, pseudo.texts, source) for guide in guides)
         bonus = self._bonus(pool) if self.logprob_weight else None
-        problem = Problem(pool, pseudo, source, seed, prepared[0], guides_prepared, full, dict(context or {}), bonus)
+        problem = Problem(pool, pseudo, source, seed, decides, helping, full, dict(context or {}), bonus)
         return Source(self.decide(problem), problem.scorers, problem.meter)
 
     def _bonus(self, pool: Candidates) -> FloatArray:

@@ -222,6 +222,9 @@ def _make(name: str, place: str, options: Mapping[str, object], /, **fixed: obje
     """Import a utility's class and make the object, after a check of the options that the user gave."""
     module, factory = place.split(":")
     cls = getattr(importlib.import_module(f"..{module}", __package__), factory)
+    if not options:
+        made: Utility = cls(**fixed)
+        return made
     check_options(f"utility {name!r}", cls, options)
     return as_utility(cls(**{**fixed, **options}))
 

@@ -112,7 +112,7 @@ def start(name: str, world: World, candidates: Any = None, sign: float = 1.0, br
         given,
         references=given if "references" in needs else None,
         target=getattr(world, case.target)(sign, broken=broken) if "target" in needs else None,
-        guides=getattr(world, case.guide)(sign, broken=broken) if "guide" in needs else (),
+        guides=[getattr(world, case.guide)(sign, broken=broken)] if "guide" in needs else [],
         **arguments,
     )
 
