@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ import numpy as np
 
 from ..candidates import IntArray
 from .engine import Lookup, Scorer
-from .utility import Statistics, TextTable, Utility
+from .utility import Statistics, TextTable
 
 T = TypeVar("T")
 # Sources decided together. Each keeps its texts, scores and encodings until the last of them is decided.
@@ -34,7 +34,7 @@ _LEAST_FOR_HALVES = 4
 _NOTHING: IntArray = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Ask:
     """What a decoder yields: scores of hypotheses[rows] against references[columns] by one scorer, as an array.
 
@@ -43,6 +43,11 @@ class Ask:
         rows, columns: (k,) indices.
         shape: of the answer; default (k,).
         work: see `call`; then there are no rows and columns.
+
+    Attributes:
+        value: the answer; a Lookup while its scores are computed with those of others.
+        error: what scoring raised instead.
+        seconds: what it took.
     """
 
     scorer: Scorer
@@ -50,6 +55,9 @@ class Ask:
     columns: IntArray = field(default_factory=_NOTHING.copy)
     shape: tuple[int, ...] = (-1,)
     work: Callable[[], object] | None = None
+    value: Any = field(default=None, init=False)
+    error: Exception | None = field(default=None, init=False)
+    seconds: float = field(default=0.0, init=False)
 
     @classmethod
     def block(cls, scorer: Scorer, rows: IntArray | None = None, columns: IntArray | None = None) -> Ask:
@@ -64,9 +72,15 @@ class Ask:
         """Ask for what `work` returns, computed on the scorer's device: averaged references, sentence vectors."""
         return cls(scorer, work=work)
 
-    def __call__(self) -> object:
-        """Compute the answer alone, by the scorer's own kernel."""
-        return self.scorer(self.rows, self.columns).reshape(self.shape) if self.work is None else self.work()
+    def attempt(self, work: Callable[[], object] | None = None) -> None:
+        """Keep what `work` (default: the scorer alone) returns or raises, and how long it took."""
+        start = time.perf_counter()
+        try:
+            work = work or self.work
+            self.value = self.scorer(self.rows, self.columns) if work is None else work()
+        except Exception as error:
+            self.error = error
+        self.seconds += time.perf_counter() - start
 
 
 # One question, answered by one value, or several at once, answered by a list.
@@ -93,38 +107,14 @@ class Meter:
         """Seconds of the decoder itself, up to now."""
         return self.computed + (0.0 if self.since is None else time.perf_counter() - self.since)
 
-    @property
-    def seconds(self) -> float:
-        """All that was spent, up to now."""
-        return self.computing + sum(self.scoring.values())
-
     def affords(self, scorer: Scorer, most: int, share: float = 1.0) -> int:
         """Return at most `most`: how many more scores should be done before `share` of the limit is over.
 
         A score is expected to take what it took on average when the scorer was last asked.
         """
         pace = self.pace.get(scorer, 0.0)
-        left = max(share * self.limit - self.seconds, 0.0)
+        left = max(share * self.limit - self.computing - sum(self.scoring.values()), 0.0)
         return most if most * pace <= left else int(left / pace)
-
-
-@dataclass(eq=False)
-class Answer:
-    """What becomes of one question; `value` is a Lookup while its scores are computed with those of others."""
-
-    ask: Ask
-    value: Any = None
-    error: Exception | None = None
-    seconds: float = 0.0
-
-    def attempt(self, work: Callable[[], object]) -> None:
-        """Keep what `work` returns or raises, and how long it took."""
-        start = time.perf_counter()
-        try:
-            self.value = work()
-        except Exception as error:
-            self.error = error
-        self.seconds += time.perf_counter() - start
 
 
 @dataclass(eq=False)
@@ -140,43 +130,40 @@ class Source(Generic[T]):
     steps: Steps[T]
     scorers: Sequence[Scorer]
     meter: Meter
-    answers: list[Answer] = field(default_factory=list)  # to what it asked last; empty before they are given
+    asked: Asks = ()  # last; empty before the first question
     result: T | None = None
     error: BaseException | None = None
     done: bool = False
-    _single: bool = False
+
+    @property
+    def asks(self) -> Sequence[Ask]:
+        """What it asked last, as a list."""
+        return [self.asked] if isinstance(self.asked, Ask) else self.asked
 
     def advance(self) -> None:
         """Hand over the answers, or the first error among them, and run the decoder up to its next question."""
-        for answer in self.answers:
-            scorer, scores = answer.ask.scorer, answer.ask.rows.size
-            self.meter.scoring[scorer] = self.meter.scoring.get(scorer, 0.0) + answer.seconds
-            if scores:
-                self.meter.pace[scorer] = answer.seconds / scores
+        answers, failed = [], None
+        for ask in self.asks:
+            self.meter.scoring[ask.scorer] = self.meter.scoring.get(ask.scorer, 0.0) + ask.seconds
+            if ask.rows.size:
+                self.meter.pace[ask.scorer] = ask.seconds / ask.rows.size
+            failed = failed or ask.error
+            answers.append(ask.value if ask.work or ask.error else ask.value.reshape(ask.shape))
         self.meter.since = time.perf_counter()
         try:
-            failed = next((answer.error for answer in self.answers if answer.error is not None), None)
-            values: Any = [answer.value for answer in self.answers] or None
             if failed is not None:
-                asked = self.steps.throw(failed)
+                self.asked = self.steps.throw(failed)
             else:
-                asked = self.steps.send(values[0] if values and self._single else values)
-            self._single = isinstance(asked, Ask)
-            self.answers = [Answer(each) for each in ([asked] if isinstance(asked, Ask) else asked)]
+                self.asked = self.steps.send(answers[0] if isinstance(self.asked, Ask) else answers or None)
         except StopIteration as stop:
             self.result, self.done = stop.value, True
         except Exception as error:
             self.error, self.done = error, True
-        finally:
-            self.meter.computed, self.meter.since = self.meter.computing, None
+        self.meter.computed, self.meter.since = self.meter.computing, None
 
 
 def decide_together(
-    sources: Iterable[Source[T]],
-    *,
-    joined: bool = True,
-    progress: Callable[[int], object] | None = None,
-    statistics: dict[Utility, Statistics] | None = None,
+    sources: Iterable[Source[T]], *, joined: bool = True, progress: Callable[[int], object] | None = None
 ) -> list[T]:
     """Decide every source and return the decisions in order.
 
@@ -187,14 +174,30 @@ def decide_together(
         joined: False decides one source after the other, for utilities that gain nothing from full batches.
         progress: called in this thread with the number of sources decided so far, between any two steps; what it
             raises cancels the run.
-        statistics: filled with what the shared kernels of each utility did.
     """
     decided: list[T] = []
     coming = iter(sources)
-    counts = {} if statistics is None else statistics
     while part := list(islice(coming, _TOGETHER if joined else 1)):
+        # One half computes while the other is scored, in a thread of its own.
+        halves = [part[0::2], part[1::2]] if len(part) >= _LEAST_FOR_HALVES else [part]
+        turns: deque[tuple[list[Source[T]], Kernels | None, Future[None] | None]]
+        turns = deque((half, {} if len(part) > 1 else None, None) for half in halves)
         try:
-            _decide_part(part, len(decided), progress, counts)
+            with ThreadPoolExecutor(1) if len(halves) > 1 else nullcontext() as device:
+                while turns:
+                    live, kernels, scoring = turns.popleft()
+                    scoring.result() if scoring else serve(live, kernels)
+                    for source in live:
+                        if not source.done:
+                            source.advance()
+                        if source.error is not None:  # an earlier source may still fail; a later one no longer matters
+                            for later in part[part.index(source) + 1 :]:
+                                later.steps.close()
+                                later.done = True
+                        if progress is not None:
+                            progress(len(decided) + sum(source.done for source in part))
+                    if live := [source for source in live if not source.done]:
+                        turns.append((live, kernels, device.submit(serve, live, kernels) if device else None))
         finally:
             for source in part:
                 source.steps.close()
@@ -205,96 +208,43 @@ def decide_together(
     return decided
 
 
-def _decide_part(
-    part: list[Source[T]],
-    before: int,
-    progress: Callable[[int], object] | None,
-    statistics: dict[Utility, Statistics],
-) -> None:
-    """Advance all sources of a part to their end: in two halves, of which one computes while the other is scored."""
-    halves = [part[0::2], part[1::2]] if len(part) >= _LEAST_FOR_HALVES else [part]
-    turns: deque[tuple[list[Source[T]], SharedKernels | None, Future[None] | None]] = deque()
-    with ThreadPoolExecutor(1) if len(halves) > 1 else nullcontext() as device:
-
-        def turn(live: list[Source[T]], kernels: SharedKernels | None) -> None:
-            """Let sources compute; what they ask is scored by the second thread, or when it is due."""
-            for source in live:
-                if not source.done:
-                    source.advance()
-                if source.error is not None:  # an earlier source may still fail; a later one no longer matters
-                    for later in part[part.index(source) + 1 :]:
-                        later.steps.close()
-                        later.done = True
-                if progress is not None:
-                    progress(before + sum(source.done for source in part))
-            if live := [source for source in live if not source.done]:
-                turns.append((live, kernels, device.submit(serve, live, kernels) if device else None))
-
-        for half in halves:
-            turn(half, SharedKernels(statistics) if len(part) > 1 else None)
-        while turns:
-            live, kernels, scoring = turns.popleft()
-            scoring.result() if scoring else serve(live, kernels)
-            turn(live, kernels)
-
-
-def serve(sources: Sequence[Source[Any]], shared: SharedKernels | None) -> None:
-    """Answer everything that the sources ask: utility by utility, devices at the same time."""
-    waiting = [answer for source in sources for answer in source.answers]
-    while waiting:
-        now: dict[Scorer, Answer] = {}
-        for answer in waiting:  # what a scorer is asked twice, it is asked one after the other
-            now.setdefault(answer.ask.scorer, answer)
-        waiting = [answer for answer in waiting if now[answer.ask.scorer] is not answer]
-        # Per device its jobs in order: an answer of its own, or a kernel with all answers that it shares.
-        devices: dict[str, dict[object, list[Answer]]] = {}
-        for scorer, answer in now.items():
-            kernel = shared.find(answer.ask, sources) if shared else None
-            devices.setdefault(scorer.utility.device, {}).setdefault(kernel or answer, []).append(answer)
-        first, *others = devices.values()
-        with ThreadPoolExecutor(len(others)) if others else nullcontext() as pool:
-            lanes = [pool.submit(_do_all, jobs) for jobs in others] if pool else []
-            _do_all(first)
-            for lane in lanes:
-                lane.result()
-
-
-def _do_all(jobs: Mapping[object, list[Answer]]) -> None:
-    for kernel, answers in jobs.items():
-        kernel.answer(answers) if isinstance(kernel, SharedKernel) else answers[0].attempt(answers[0].ask)
-
-
-class SharedKernels:
-    """The kernels that sources of one group share, one per utility, made when a pair is first asked of it.
+def serve(sources: Sequence[Source[Any]], kernels: Kernels | None) -> None:
+    """Answer everything that the sources ask: utility by utility, devices at the same time.
 
     Args:
-        statistics: where the kernels of each utility count.
+        kernels: those that these sources share, as far as they are made; None scores each question alone.
     """
+    waiting = [ask for source in sources for ask in source.asks]
+    while waiting:
+        now: dict[Scorer, Ask] = {}
+        for ask in waiting:  # what a scorer is asked twice, it is asked one after the other
+            now.setdefault(ask.scorer, ask)
+        waiting = [ask for ask in waiting if now[ask.scorer] is not ask]
+        # Per device its jobs in order: a question of its own, or a kernel with all the questions that it answers.
+        devices: dict[str, dict[Ask | SharedKernel, list[Ask]]] = {}
+        for scorer, ask in now.items():
+            job = None if kernels is None else SharedKernel.find(ask, sources, kernels)
+            devices.setdefault(scorer.utility.device, {}).setdefault(job or ask, []).append(ask)
 
-    def __init__(self, statistics: dict[Utility, Statistics]) -> None:
-        self._statistics = statistics
-        self._kernels: dict[Scorer, SharedKernel | None] = {}
+        def work_off(jobs: dict[Ask | SharedKernel, list[Ask]]) -> None:
+            for job, asks in jobs.items():
+                job.answer(asks) if isinstance(job, SharedKernel) else job.attempt()
 
-    def find(self, ask: Ask, sources: Sequence[Source[Any]]) -> SharedKernel | None:
-        """Return the kernel that answers this question with those of others; None if it is answered alone."""
-        own, utility = ask.scorer, ask.scorer.utility
-        if ask.work is not None or not utility.joins_sources or utility.needs_all_references:
-            return None
-        if own not in self._kernels:
-            every = [scorer for source in sources for scorer in source.scorers if scorer not in self._kernels]
-            alike = [s for s in every if s.utility is utility and bool(s.sources) == bool(own.sources)]
-            made = None
-            if len(alike) > 1:
-                with suppress(Exception):  # such as a string that is not text: alone, the source that has it says so
-                    made = SharedKernel(alike, self._statistics.setdefault(utility, Statistics()))
-            self._kernels.update(dict.fromkeys(alike, made))
-        return self._kernels[own]
+        if len(devices) == 1:
+            work_off(*devices.values())
+        else:
+            with ThreadPoolExecutor(len(devices)) as pool:
+                list(pool.map(work_off, devices.values()))
 
 
 class SharedKernel:
-    """One kernel over the texts of several scorers of a utility."""
+    """One kernel over the texts of several scorers of a utility.
 
-    def __init__(self, scorers: Sequence[Scorer], statistics: Statistics) -> None:
+    Args:
+        scorers: of different sources.
+    """
+
+    def __init__(self, scorers: Sequence[Scorer]) -> None:
         index: dict[str, int] = {}
         sources: list[str] = []
         self._places: dict[Scorer, tuple[IntArray, int]] = {}  # of its texts, and of its first source
@@ -305,25 +255,44 @@ class SharedKernel:
         counts = np.zeros(len(index), dtype=np.int64)
         for scorer, (texts, _) in self._places.items():
             counts[texts] += scorer.reference_counts
-        self._kernel = scorers[0].utility.kernel(TextTable(list(index), sources, counts), statistics)
-        self._statistics = statistics
+        self._statistics = Statistics()
+        self._kernel = scorers[0].utility.kernel(TextTable(list(index), sources, counts), self._statistics)
         # Texts, then sources, whose encoding has been counted: what sources share counts for the first of them.
         self._first_source, self._counted = len(index), np.zeros(len(index) + len(sources), dtype=bool)
 
-    def answer(self, answers: Sequence[Answer]) -> None:
-        """Compute what is new of all these questions, block by block where a cache keeps what is done."""
-        for answer in answers:
-            answer.attempt(partial(Lookup, answer.ask.scorer, answer.ask.rows, answer.ask.columns))
-        while unfinished := [answer for answer in answers if answer.error is None and answer.value.blocks]:
-            self._compute(unfinished)
-        for answer in answers:
-            if answer.error is None:
-                answer.value = answer.value.answers().reshape(answer.ask.shape)
+    @classmethod
+    def find(cls, ask: Ask, sources: Sequence[Source[Any]], kernels: Kernels) -> SharedKernel | None:
+        """Return the kernel that answers this question with those of other sources; None if it is answered alone.
 
-    def _compute(self, answers: Sequence[Answer]) -> None:
+        It is made, and added to `kernels`, when a pair is first asked of its utility.
+        """
+        own, utility = ask.scorer, ask.scorer.utility
+        if ask.work is not None or not utility.joins_sources or utility.needs_all_references:
+            return None
+        if own not in kernels:
+            every = [scorer for source in sources for scorer in source.scorers if scorer not in kernels]
+            alike = [s for s in every if s.utility is utility and bool(s.sources) == bool(own.sources)]
+            made = None
+            if len(alike) > 1:
+                with suppress(Exception):  # such as a string that is not text: alone, the source that has it says so
+                    made = cls(alike)
+            kernels.update(dict.fromkeys(alike, made))
+        return kernels[own]
+
+    def answer(self, asks: Sequence[Ask]) -> None:
+        """Compute what is new of all these questions, block by block where a cache keeps what is done."""
+        for ask in asks:
+            ask.attempt(partial(Lookup, ask.scorer, ask.rows, ask.columns))
+        while unfinished := [ask for ask in asks if ask.error is None and ask.value.blocks]:
+            self._compute(unfinished)
+        for ask in asks:
+            if ask.error is None:
+                ask.value = ask.value.answers()
+
+    def _compute(self, asks: Sequence[Ask]) -> None:
         """Score the next block of every lookup in one call; if that fails, one by one, each with its own error."""
         start, encoded = time.perf_counter(), self._statistics.encoded
-        lookups: list[Lookup] = [answer.value for answer in answers]
+        lookups: list[Lookup] = [ask.value for ask in asks]
         placed: list[tuple[IntArray, IntArray, IntArray]] = []
         for lookup in lookups:
             (texts, first), (_, (h, r, s)) = self._places[lookup.scorer], lookup.blocks[0]
@@ -334,16 +303,19 @@ class SharedKernel:
             if values.shape != joined[0].shape:
                 raise ValueError(f"{values.shape} scores for {joined[0].size} pairs")
         except Exception:
-            for answer, lookup in zip(answers, lookups, strict=True):
-                answer.attempt(lookup.compute)
+            for ask, lookup in zip(asks, lookups, strict=True):
+                ask.attempt(lookup.compute)
             return
         seconds = time.perf_counter() - start
         ends = np.cumsum([part[0].size for part in placed])
-        for answer, lookup, own in zip(answers, lookups, np.split(values, ends[:-1]), strict=True):
-            answer.attempt(partial(lookup.compute, own))
-            answer.seconds += seconds * own.size / values.size
+        for ask, lookup, own in zip(asks, lookups, np.split(values, ends[:-1]), strict=True):
+            ask.attempt(partial(lookup.compute, own))
+            ask.seconds += seconds * own.size / values.size
         if self._statistics.encoded > encoded:
             for lookup, (h, r, s) in zip(lookups, placed, strict=True):
                 used = np.unique(np.concatenate([h, r, s + self._first_source] if lookup.scorer.sources else [h, r]))
                 lookup.scorer.statistics.encoded += int((~self._counted[used]).sum())
                 self._counted[used] = True
+
+
+Kernels: TypeAlias = dict[Scorer, SharedKernel | None]

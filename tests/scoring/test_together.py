@@ -116,26 +116,23 @@ def bleurt(tmp_path_factory: pytest.TempPathFactory) -> Utility:
 
 def test_networks_see_fewer_and_fuller_batches_and_choose_the_same(bleurt: Utility) -> None:
     decoder = ACPMBR(target=bleurt, scores_per_row=2).decoder
-    batches = 0
-    alone = []
-    for texts in POOLS:
-        scorers: list[Statistics] = []
-        alone.append(decoder.decode(texts, target=_Watched(bleurt, scorers)))
-        batches += sum(statistics.batches for statistics in scorers)
-    shared: dict[Utility, Statistics] = {}
-    together = decide_together([decoder.start(texts, target=bleurt) for texts in POOLS], statistics=shared)
-    assert 2 * shared[bleurt].batches <= batches
+    one_by_one, shared = _Watched(bleurt), _Watched(bleurt)
+    alone = [decoder.decode(texts, target=one_by_one) for texts in POOLS]
+    together = decide_together([decoder.start(texts, target=shared) for texts in POOLS])
+    assert 2 * sum(kept.batches for kept in shared.kept) <= sum(kept.batches for kept in one_by_one.kept)
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(one.expected, other.expected, atol=1e-5)
         assert (one.text, one.calls) == (other.text, other.calls)
 
 
 class _Watched(Utility):
-    """A utility whose scorers' statistics are kept."""
+    """A utility whose kernels' statistics are kept."""
 
-    def __init__(self, inner: Utility, kept: list[Statistics]) -> None:
+    joins_sources = True
+
+    def __init__(self, inner: Utility) -> None:
         super().__init__()
-        self.inner, self.kept, self.name = inner, kept, inner.name
+        self.inner, self.kept, self.name = inner, list[Statistics](), inner.name
 
     def kernel(self, table, statistics):
         self.kept.append(statistics)
