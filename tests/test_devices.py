@@ -86,4 +86,4 @@ def test_auto_is_float32_on_a_cpu_even_with_units(monkeypatch: pytest.MonkeyPatc
     assert computes_in("bfloat16", device)
     assert not computes_in("float16", device)
     assert load_utility("metricx-24", device=device).dtype == "float32"
-    assert load_utility("metricx-24", device=device).batches.batch_tokens == 2048  # type: ignore[attr-defined]
+    assert load_utility("metricx-24", device=device).batch_tokens == 2048  # type: ignore[attr-defined]

@@ -73,7 +73,7 @@ class ArtificialDevice(BLEURT):
 
     def cells(self) -> list[str]:
         """Batches, how few the tokens would fill without padding, how full they were, pairs in each."""
-        batches, budget = max(len(self.sizes), 1), self.batches.batch_tokens
+        batches, budget = max(len(self.sizes), 1), self.batch_tokens
         full = self.padded_tokens / (budget * batches)
         return [f"{batches:,}", f"{-(-self.tokens // budget):,}", f"{full:.0%}", f"{sum(self.sizes) / batches:.1f}"]
 

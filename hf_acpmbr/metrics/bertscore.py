@@ -15,10 +15,9 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..config import integer, number, one_of, optional
-from ..scoring.batches import padded
 from ..scoring.checkpoints import naming
 from ..scoring.utility import SENTENCE_TOKENS, Kernel, Statistics, TextTable
-from .network import NetworkUtility
+from .network import NetworkUtility, padded
 from .tokenization import SpecialTokens, position_limit
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from torch.nn import functional
 
 from ..candidates import FloatArray, IntArray
 from ..config import integer, optional
-from ..scoring.batches import pad, padded
 from ..scoring.checkpoints import Fields, read_config, read_json, read_pieces, read_weights
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkUtility
+from .network import NetworkUtility, pad, padded
 from .tokenization import NO_LIMIT
 
 _POSITIONS = 512  # of a config.json that does not say

@@ -14,10 +14,9 @@ from torch import nn
 from transformers import MT5ForConditionalGeneration
 
 from ..candidates import FloatArray, IntArray
-from ..scoring.batches import padded
 from ..scoring.checkpoints import checkpoint_folder, naming, read_config, read_pieces, read_weights, revision_of
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkUtility
+from .network import NetworkUtility, padded
 
 _TOKENIZER_FILES = ("spiece.model",)
 _WORST = 25.0  # the score of the worst translation

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_acpmbr.metrics.network import NetworkUtility
-from hf_acpmbr.scoring import Utility
+from hf_acpmbr.scoring import Kernel, Statistics, TextTable, Utility
 
 from .cases import CASES, SOURCES, TEXTS, judge, untrained_judge, write_causal_model
 
@@ -25,6 +25,17 @@ def made(name: str, folder: Path, **options: Any) -> NetworkUtility[torch.nn.Mod
     utility = CASES[name].make(folder, **options)
     assert isinstance(utility, NetworkUtility)
     return utility
+
+
+def batching(batch_tokens: int) -> NetworkUtility[torch.nn.Module]:
+    class Nothing(NetworkUtility[torch.nn.Module]):
+        def load(self) -> torch.nn.Module:
+            return torch.nn.Identity()
+
+        def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+            raise NotImplementedError
+
+    return Nothing("nothing", device="cpu", batch_tokens=batch_tokens)
 
 
 def matrix(utility: Utility) -> tuple[np.ndarray, int]:
@@ -81,3 +92,53 @@ def test_a_preference_is_a_share_of_a_win(tmp_path: Path) -> None:
     assert sorted(judge(folder, question="preference").answers.values()) == [0, 1], "the default answers"
     with pytest.raises(ValueError, match="answers of a preference are from 0"):
         judge(folder, answers={"cat": 5.0, "dog": 1.0}, **options)
+
+
+def test_batches_are_filled_by_tokens_longest_first() -> None:
+    lengths = np.array([3, 10, 4, 9, 2, 5])
+    seen: list[list[int]] = []
+    statistics = Statistics()
+    batching(20).encode(lengths, lambda batch: seen.append(batch.tolist()), lambda batch, out: None, statistics)
+    assert seen == [[1, 3], [5, 2], [0, 4]], "a batch is full, or ends where sequences get much shorter"
+    assert (statistics.tokens, statistics.padded_tokens, statistics.batches) == (33, 36, 3)
+    assert statistics.padding == pytest.approx(3 / 36)
+
+
+@pytest.mark.parametrize(("tokens", "sizes"), [(400, [5]), (383, [1, 4])])
+def test_a_batch_ends_where_the_padding_saved_is_worth_another(tokens: int, sizes: list[int]) -> None:
+    seen: list[int] = []
+    lengths = np.array([10, 4, 3, 2, 1])  # four sequences that would have 24 tokens of padding less
+    batching(tokens).encode(lengths, lambda batch: seen.append(batch.size), lambda batch, out: None, Statistics())
+    assert seen == sizes
+
+
+def test_out_of_memory_halves_and_remembers() -> None:
+    batches = batching(80)
+    statistics = Statistics()
+    done: list[int] = []
+
+    def forward(batch: np.ndarray) -> np.ndarray:
+        if batch.size > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return batch
+
+    batches.encode(np.full(8, 10), forward, lambda batch, out: done.extend(out.tolist()), statistics)
+    assert sorted(done) == list(range(8))
+    assert statistics.out_of_memory == 2
+    assert batches.batch_tokens == 20
+    batches.encode(np.full(8, 10), forward, lambda batch, out: None, statistics)
+    assert statistics.out_of_memory == 2, "the smaller budget is remembered"
+
+
+def test_one_sequence_that_does_not_fit_is_an_error_with_a_remedy() -> None:
+    def forward(batch: np.ndarray) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes")
+
+    with pytest.raises(RuntimeError, match="one sequence of 7 tokens does not fit"):
+        batching(20).encode(np.array([7]), forward, lambda batch, out: None, Statistics())
+    with pytest.raises(RuntimeError, match="other trouble"):
+        batching(20).encode(np.array([7]), _fail, lambda batch, out: None, Statistics())
+
+
+def _fail(batch: np.ndarray) -> None:
+    raise RuntimeError("other trouble")

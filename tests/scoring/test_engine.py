@@ -16,15 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.scoring import Ask, MatrixUtility, Meter, Source, as_utility, decide_together, load_utility
-from hf_acpmbr.scoring.batches import TokenBatches
 from hf_acpmbr.scoring.cache import CacheError, ScoreCache
-from hf_acpmbr.scoring.utility import Statistics
 
 from ..metrics.checkpoints import SENTENCES, write_bleurt
 
@@ -108,56 +105,6 @@ def test_wrong_texts_are_named() -> None:
         load_utility("chrf").score(["a", 3], ["a", "b"])
     with pytest.raises(ValueError, match="equally long"):
         load_utility("chrf").score(["a", "b"], ["c"])
-
-
-def test_batches_are_filled_by_tokens_longest_first() -> None:
-    lengths = np.array([3, 10, 4, 9, 2, 5])
-    seen: list[list[int]] = []
-    statistics = Statistics()
-    TokenBatches(20).run(lengths, lambda batch: seen.append(batch.tolist()), lambda batch, out: None, statistics)
-    assert seen == [[1, 3], [5, 2], [0, 4]], "a batch is full, or ends where sequences get much shorter"
-    assert (statistics.tokens, statistics.padded_tokens, statistics.batches) == (33, 36, 3)
-    assert statistics.padding == pytest.approx(3 / 36)
-
-
-@pytest.mark.parametrize(("tokens", "sizes"), [(400, [5]), (383, [1, 4])])
-def test_a_batch_ends_where_the_padding_saved_is_worth_another(tokens: int, sizes: list[int]) -> None:
-    seen: list[int] = []
-    lengths = np.array([10, 4, 3, 2, 1])  # four sequences that would have 24 tokens of padding less
-    TokenBatches(tokens).run(lengths, lambda batch: seen.append(batch.size), lambda batch, out: None, Statistics())
-    assert seen == sizes
-
-
-def test_out_of_memory_halves_and_remembers() -> None:
-    batches = TokenBatches(80)
-    statistics = Statistics()
-    done: list[int] = []
-
-    def forward(batch: np.ndarray) -> np.ndarray:
-        if batch.size > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return batch
-
-    batches.run(np.full(8, 10), forward, lambda batch, out: done.extend(out.tolist()), statistics)
-    assert sorted(done) == list(range(8))
-    assert statistics.out_of_memory == 2
-    assert batches.batch_tokens == 20
-    batches.run(np.full(8, 10), forward, lambda batch, out: None, statistics)
-    assert statistics.out_of_memory == 2, "the smaller budget is remembered"
-
-
-def test_one_sequence_that_does_not_fit_is_an_error_with_a_remedy() -> None:
-    def forward(batch: np.ndarray) -> None:
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes")
-
-    with pytest.raises(RuntimeError, match="one sequence of 7 tokens does not fit"):
-        TokenBatches(20).run(np.array([7]), forward, lambda batch, out: None, Statistics())
-    with pytest.raises(RuntimeError, match="other trouble"):
-        TokenBatches(20).run(np.array([7]), _fail, lambda batch, out: None, Statistics())
-
-
-def _fail(batch: np.ndarray) -> None:
-    raise RuntimeError("other trouble")
 
 
 def test_two_devices_are_scored_at_the_same_time_with_the_same_result() -> None:

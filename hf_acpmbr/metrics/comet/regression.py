@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ...candidates import FloatArray, IntArray
-from ...scoring.batches import padded
 from ...scoring.checkpoints import checkpoint_folder, naming, revision_of
 from ...scoring.utility import SENTENCE_TOKENS, Kernel, Statistics, TextTable
-from ..network import NetworkUtility, Once
+from ..network import NetworkUtility, Once, padded
 from .hparams import CometHparams
 
 if TYPE_CHECKING:

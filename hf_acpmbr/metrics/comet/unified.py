@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...candidates import FloatArray, IntArray
-from ...scoring.batches import pad, padded
 from ...scoring.utility import Kernel, Statistics, TextTable
+from ..network import pad, padded
 from .regression import CometCheckpoint
 
 Probabilities = npt.NDArray[np.float32]
