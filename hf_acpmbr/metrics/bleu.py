@@ -9,7 +9,7 @@ import numpy as np
 from ..candidates import FloatArray, IntArray
 from ..config import integer, number, one_of, optional
 from ..scoring.utility import Kernel, Statistics, TextTable, Utility
-from .ngrams import STRING_PRICES, MatchTable, NGramCounts, words
+from .ngrams import STRING_PRICES, NGrams, words
 
 
 class SentenceBLEU(Utility):
@@ -65,7 +65,7 @@ class SentenceBLEU(Utility):
         """Count the n-grams of all texts; see `ngrams`."""
         split = words(self._bleu, table.texts)
         lengths = np.fromiter((len(text) for text in split), dtype=np.float64, count=len(split))
-        counted = MatchTable([NGramCounts(split, self.max_ngram_order)])
+        counted = NGrams((split, self.max_ngram_order))
 
         def scores(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
             matches, totals = counted.matches(hypotheses, references), counted.totals[hypotheses]

@@ -10,7 +10,7 @@ import numpy as np
 from ..candidates import FloatArray, IntArray
 from ..config import integer, number
 from ..scoring.utility import Kernel, Statistics, TextTable, Utility
-from .ngrams import STRING_PRICES, MatchTable, NGramCounts
+from .ngrams import STRING_PRICES, NGrams
 
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
@@ -69,29 +69,18 @@ class _ChrFKernel:
     def __init__(self, options: ChrF, texts: Sequence[str]) -> None:
         texts = [text.lower() for text in texts] if options.lowercase else texts
         characters = texts if options.whitespace else ["".join(text.split()) for text in texts]
+        words = [([_words(text) for text in texts], options.word_order)] if options.word_order else []
         self.beta2, self.eps_smoothing = options.beta**2, options.eps_smoothing
-        self.counts = [NGramCounts(characters, options.char_order)]
-        if options.word_order:
-            self.counts.append(NGramCounts([_words(text) for text in texts], options.word_order))
-        self.totals = np.concatenate([kind.totals for kind in self.counts], axis=1)
-        self.table: MatchTable | None = None
+        self.counted = NGrams((characters, options.char_order), *words)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        if self.table is None:
-            self.table = MatchTable(self.counts)
-        matches = self.table.matches(hypotheses, references)
-        return self._f_score(matches, self.totals[hypotheses], self.totals[references])
+        matches, totals = self.counted.matches(hypotheses, references), self.counted.totals
+        return self._f_score(matches, totals[hypotheses], totals[references])
 
     def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
         """Score against mean n-gram counts (Vamvas & Sennrich 2024, https://arxiv.org/abs/2402.04251)."""
-        matches, totals = [], []
-        for kind in self.counts:
-            means, total = kind.aggregate(references, weights)
-            matches.append(kind.aggregate_matches(hypotheses, means))
-            totals.append(total)
-        total_h = self.totals[hypotheses][:, None, :]
-        total_r = np.concatenate(totals, axis=1)[None]
-        return self._f_score(np.concatenate(matches, axis=2), total_h, total_r)
+        matches, totals = self.counted.aggregate_matches(hypotheses, references, weights)
+        return self._f_score(matches, self.counted.totals[hypotheses][:, None, :], totals[None])
 
     def _f_score(self, matches: IntArray | FloatArray, total_h: IntArray, total_r: IntArray | FloatArray) -> FloatArray:
         """Return F of the means over the orders both texts have, or with `eps_smoothing` the mean of F over all."""

@@ -7,6 +7,7 @@ clipped match count Σ min(count_h, count_r) of two texts is the number of featu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,112 +41,39 @@ def words(metric: BLEU | TER, texts: Sequence[str]) -> list[list[str]]:
     return [metric._preprocess_segment(text).split() for text in texts]
 
 
-class NGramCounts:
-    """N-grams of T texts, for orders 1..n of one kind of symbol (characters or words).
+class NGrams:
+    """N-grams of T texts, counted by pair, for all orders 1..n of one kind of symbol or several.
+
+    The features that all texts have form 0/1 matrices (texts × features), one per order. Products of these matrices
+    count the features of a whole grid of pairs: dense ones for texts that resemble each other, as long candidates for
+    one source do, sparse ones for texts that share little. A few pairs are compared one by one. The cheapest way is
+    chosen for each order. For a few short texts all pairs are counted at once.
 
     Args:
-        symbols: per text its symbols.
-        order: longest n-gram.
+        kinds: per kind the symbols of each text (characters, words), and its longest n-gram.
+
+    Attributes:
+        totals: (T, orders) n-grams of each text.
     """
 
-    def __init__(self, symbols: Sequence[Symbols], order: int) -> None:
-        self.order = order
-        lengths = np.fromiter((len(text) for text in symbols), dtype=np.int64, count=len(symbols))
-        n = np.arange(1, order + 1)
-        self.totals: IntArray = np.maximum(lengths[:, None] - n + 1, 0)
-        owner = np.repeat(np.arange(len(symbols)), lengths)
-        last = np.repeat(np.cumsum(lengths), lengths)
-        codes = _symbol_codes(symbols)
-        self._texts: list[IntArray] = []
-        self._grams: list[IntArray] = []
-        self.sizes: list[int] = []  # different n-grams per order
-        base = int(codes.max(initial=0)) + 1
-        gram, ends = codes, np.arange(codes.size)  # of each n-gram, and where it ends
-        for size in range(1, order + 1):
-            if size > 1:
-                longer = ends + 1 < last
-                ends, owner, last = ends[longer] + 1, owner[longer], last[longer]
-                pair = gram[longer] * base + codes[ends]
-                gram = np.unique(pair, return_inverse=True)[1].reshape(-1)
-            self._texts.append(owner)
-            self._grams.append(np.asarray(gram, dtype=np.int64))
-            self.sizes.append(int(gram.max(initial=-1)) + 1)
-
-    def aggregate(self, members: IntArray, weights: FloatArray) -> tuple[list[FloatArray], FloatArray]:
-        """Average the n-gram counts of texts `members` under (K, m) weights.
-
-        Returns:
-            (K, grams) means per order, and (K, n) totals.
-        """
-        by_text = np.stack([np.bincount(members, weights=row, minlength=self.totals.shape[0]) for row in weights])
-        means: list[FloatArray] = []
-        for texts, grams, size in zip(self._texts, self._grams, self.sizes, strict=True):
-            rows = [np.bincount(grams, weights=row[texts], minlength=size) for row in by_text]
-            means.append(np.stack(rows).astype(np.float64))
-        return means, np.asarray(by_text @ self.totals, dtype=np.float64)
-
-    def aggregate_matches(self, hypotheses: IntArray, means: list[FloatArray]) -> FloatArray:
-        """Return (k, K, n) clipped matches Σ min(count_h, mean count) of texts against aggregated counts."""
-        out = np.zeros((hypotheses.size, means[0].shape[0], self.order))
-        place = np.full(self.totals.shape[0], -1)
-        place[hypotheses] = np.arange(hypotheses.size)
-        for n, (texts, grams, mean) in enumerate(zip(self._texts, self._grams, means, strict=True)):
-            keep = place[texts] >= 0
-            size = mean.shape[1]
-            keys, counts = np.unique(place[texts[keep]] * max(size, 1) + grams[keep], return_counts=True)
-            rows, gram = np.divmod(keys, max(size, 1))
-            for k in range(mean.shape[0]):
-                clipped = np.minimum(counts, mean[k, gram])
-                out[:, k, n] = np.bincount(rows, weights=clipped, minlength=hypotheses.size)
-        # `hypotheses` may repeat: only the last place of each text was filled.
-        return np.asarray(out[place[hypotheses]])
-
-    def grid(self) -> IntArray:
-        """Return (T, T, n) clipped matches of all pairs, from T × T × grams minima: for a few short texts."""
-        total = self.totals.shape[0]
-        # One column more than an order has n-grams, so that none is empty.
-        starts = np.cumsum([0, *(size + 1 for size in self.sizes)])
-        cells = [t * starts[-1] + g + start for t, g, start in zip(self._texts, self._grams, starts[:-1], strict=True)]
-        counts = np.bincount(np.concatenate(cells), minlength=total * starts[-1]).reshape(total, starts[-1])
-        return np.asarray(np.add.reduceat(np.minimum(counts[:, None], counts[None]), starts[:-1], axis=2))
-
-    def features(self) -> list[tuple[IntArray, IntArray]]:
-        """Return per order (text, feature) of every occurrence, without features that only one text has."""
-        out = []
-        for texts, grams in zip(self._texts, self._grams, strict=True):
-            order = np.lexsort((texts, grams))
-            t, g = texts[order], grams[order]
-            new_run = np.ones(t.size, dtype=bool)
-            new_run[1:] = (t[1:] != t[:-1]) | (g[1:] != g[:-1])
-            starts = np.flatnonzero(new_run)
-            rank = np.arange(t.size) - np.repeat(starts, np.diff(np.append(starts, t.size)))
-            key = g * (int(rank.max(initial=0)) + 1) + rank
-            _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
-            shared = counts[inverse.reshape(-1)] > 1
-            feature = np.unique(key[shared], return_inverse=True)[1].reshape(-1)
-            out.append((t[shared], np.asarray(feature, dtype=np.int64)))
-        return out
-
-
-class MatchTable:
-    """Shared features of text pairs, from 0/1 matrices (texts × features), one for each order.
-
-    Products of these matrices count the features of a whole grid of pairs: dense ones for texts that resemble each
-    other, as long candidates for one source do, sparse ones for texts that share little. A few pairs are compared one
-    by one. The cheapest way is chosen for each order. For a few short texts all pairs are counted at once.
-
-    Args:
-        counts: one or several kinds of n-grams over the same T texts.
-    """
-
-    def __init__(self, counts: Sequence[NGramCounts]) -> None:
-        self.totals: IntArray = np.concatenate([kind.totals for kind in counts], axis=1)
-        self._grid: IntArray | None = None
-        if self.totals.shape[0] ** 2 * sum(sum(kind.sizes) for kind in counts) <= _SMALL_GRID:
-            self._grid = np.concatenate([kind.grid() for kind in counts], axis=2)
-            return
-        parts = [part for kind in counts for part in kind.features()]
-        self._orders = [_indicators(texts, features, self.totals.shape[0]) for texts, features in parts]
+    def __init__(self, *kinds: tuple[Sequence[Symbols], int]) -> None:
+        self._orders: list[tuple[IntArray, IntArray, int]] = []  # texts and numbers of all n-grams; how many differ
+        totals: list[IntArray] = []
+        for symbols, longest in kinds:
+            lengths = np.fromiter((len(text) for text in symbols), dtype=np.int64, count=len(symbols))
+            totals.append(np.maximum(lengths[:, None] - np.arange(longest), 0))
+            owner = np.repeat(np.arange(len(symbols)), lengths)
+            last = np.repeat(np.cumsum(lengths), lengths)
+            codes = _symbol_codes(symbols)
+            base = int(codes.max(initial=0)) + 1
+            gram, ends = codes, np.arange(codes.size)  # of each n-gram, and where it ends
+            for size in range(1, longest + 1):
+                if size > 1:
+                    longer = ends + 1 < last
+                    ends, owner, last = ends[longer] + 1, owner[longer], last[longer]
+                    gram = np.unique(gram[longer] * base + codes[ends], return_inverse=True)[1].reshape(-1)
+                self._orders.append((owner, gram, int(gram.max(initial=-1)) + 1))
+        self.totals: IntArray = np.concatenate(totals, axis=1)
 
     def matches(self, hypotheses: IntArray, references: IntArray) -> IntArray:
         """Return (k, orders) clipped match counts of aligned text indices."""
@@ -154,7 +82,7 @@ class MatchTable:
         rows, i = np.unique(hypotheses, return_inverse=True)
         columns, j = np.unique(references, return_inverse=True)
         out = np.zeros((hypotheses.size, len(self._orders)), dtype=np.int64)
-        for order, matrix in enumerate(self._orders):
+        for order, matrix in enumerate(self._features):
             left, right = matrix[rows], matrix[columns]
             way = _cheapest(left, right, np.diff(matrix.indptr), hypotheses, references)
             if way == "dense":
@@ -166,6 +94,61 @@ class MatchTable:
         same = hypotheses == references
         out[same] = self.totals[hypotheses[same]]
         return out
+
+    @cached_property
+    def _grid(self) -> IntArray | None:
+        """(T, T, orders) matches of all pairs, from T × T × grams minima, if that is little."""
+        total = self.totals.shape[0]
+        # One column more than an order has n-grams, so that none is empty.
+        starts = np.cumsum([0, *(size + 1 for _, _, size in self._orders)])
+        if total**2 * starts[-1] > _SMALL_GRID:
+            return None
+        cells = [t * starts[-1] + g + start for (t, g, _), start in zip(self._orders, starts[:-1], strict=True)]
+        counts = np.bincount(np.concatenate(cells), minlength=total * starts[-1]).reshape(total, starts[-1])
+        return np.asarray(np.add.reduceat(np.minimum(counts[:, None], counts[None]), starts[:-1], axis=2))
+
+    @cached_property
+    def _features(self) -> list[csr_array]:
+        """Per order the 0/1 matrix of which text has which feature, without features that only one text has."""
+        out = []
+        for texts, grams, _ in self._orders:
+            order = np.lexsort((texts, grams))
+            t, g = texts[order], grams[order]
+            new_run = np.ones(t.size, dtype=bool)
+            new_run[1:] = (t[1:] != t[:-1]) | (g[1:] != g[:-1])
+            starts = np.flatnonzero(new_run)
+            rank = np.arange(t.size) - np.repeat(starts, np.diff(np.append(starts, t.size)))
+            key = g * (int(rank.max(initial=0)) + 1) + rank
+            _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
+            shared = counts[inverse.reshape(-1)] > 1
+            feature = np.unique(key[shared], return_inverse=True)[1].reshape(-1)
+            ones = np.ones(feature.size, dtype=np.float32)
+            shape = self.totals.shape[0], int(feature.max(initial=-1)) + 1
+            out.append(csr_array((ones, (t[shared], feature)), shape=shape))
+        return out
+
+    def aggregate_matches(
+        self, hypotheses: IntArray, members: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Compare texts with mean n-gram counts of the texts `members` (m,) under (K, m) weights.
+
+        Returns:
+            (k, K, orders) clipped matches Σ min(count_h, mean count), and (K, orders) total n-grams of the means.
+        """
+        by_text = np.stack([np.bincount(members, weights=row, minlength=len(self.totals)) for row in weights])
+        out = np.zeros((hypotheses.size, len(weights), len(self._orders)))
+        place = np.full(len(self.totals), -1)
+        place[hypotheses] = np.arange(hypotheses.size)
+        for order, (texts, grams, size) in enumerate(self._orders):
+            keep = place[texts] >= 0
+            keys, counts = np.unique(place[texts[keep]] * max(size, 1) + grams[keep], return_counts=True)
+            rows, gram = np.divmod(keys, max(size, 1))
+            for k, row in enumerate(by_text):
+                mean = np.bincount(grams, weights=row[texts], minlength=size)
+                clipped = np.minimum(counts, mean[gram])
+                out[:, k, order] = np.bincount(rows, weights=clipped, minlength=hypotheses.size)
+        # `hypotheses` may repeat: only the last place of each text was filled.
+        return np.asarray(out[place[hypotheses]]), np.asarray(by_text @ self.totals, dtype=np.float64)
 
 
 def _cheapest(left: csr_array, right: csr_array, sizes: IntArray, hypotheses: IntArray, references: IntArray) -> str:
@@ -191,12 +174,6 @@ def _one_by_one(matrix: csr_array, hypotheses: IntArray, references: IntArray) -
         matrix[hypotheses[block]].multiply(matrix[references[block]]).sum(axis=1) for block in blocks if block.size
     ]
     return np.concatenate(parts).astype(np.int64)
-
-
-def _indicators(texts: IntArray, features: IntArray, total: int) -> csr_array:
-    """Return a (total, features) matrix with 1 where a text has a feature."""
-    ones = np.ones(texts.size, dtype=np.float32)
-    return csr_array((ones, (texts, features)), shape=(total, int(features.max(initial=-1)) + 1))
 
 
 def _symbol_codes(symbols: Sequence[Symbols]) -> IntArray:
