@@ -13,7 +13,6 @@ from ..mbr import ACPMBR
 from ..recipe import KEYWORDS, NAMED, Recipe
 from ..runs.formats import FORMATS, ROW
 from ..runs.shards import Share
-from ..scoring.load import PlainEncoder
 from .options import add_key_values, named, stage
 
 if TYPE_CHECKING:
@@ -176,20 +175,15 @@ def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **fl
     name = chosen.get("name") if isinstance(chosen, dict) else chosen
     if name in DECODERS and "guide" in DECODERS.get(str(name)).needs and not distilled:
         raise ValueError(f"{name} needs a distilled utility: --distilled NAME (auto: the one known for the target)")
-    try:
-        return ACPMBR(
-            tokenizer,
-            target=target,
-            distilled=distilled,
-            recipe=args.recipe,
-            seed=args.seed,
-            trust_remote_code=args.trust_remote_code,
-            **keywords,
-        )
-    except PlainEncoder as error:
-        is_target = target is not None and Path(str(target["name"])).expanduser() == Path(error.checkpoint)
-        option = "--target" if is_target else "--distilled"
-        raise ValueError(error.advice(f"{option} {{name}} {option}-option checkpoint={{checkpoint}}")) from error
+    return ACPMBR(
+        tokenizer,
+        target=target,
+        distilled=distilled,
+        recipe=args.recipe,
+        seed=args.seed,
+        trust_remote_code=args.trust_remote_code,
+        **keywords,
+    )
 
 
 def _target(args: argparse.Namespace, keywords: Mapping[str, object]) -> dict[str, object] | None:

@@ -40,15 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..scoring import load_utility
-    from ..scoring.load import PlainEncoder
 
     check_output(args.output)
     try:
         utility = load_utility(args.utility, trust_remote_code=args.trust_remote_code, **args.option)
     except TypeError as error:  # an option that the utility's class does not have
         raise ValueError(str(error)) from error
-    except PlainEncoder as error:
-        raise ValueError(error.advice("--utility {name} --option checkpoint={checkpoint}")) from error
     needed = {"hypotheses": True, "references": utility.needs_reference, "sources": utility.needs_source}
     paths: dict[str, str] = {name: path for name in needed if (path := getattr(args, name)) is not None}
     if list(paths.values()).count("-") > 1:

@@ -47,10 +47,6 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
 
     encodes_texts = True
 
-    description = "BERTScore: greedy matching of contextual token embeddings."
-    homepage = "https://github.com/Tiiiger/bert_score"
-    citation = "Zhang et al. 2020, BERTScore, ICLR, https://arxiv.org/abs/1904.09675"
-
     def __init__(
         self,
         checkpoint: str,

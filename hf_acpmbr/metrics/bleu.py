@@ -30,9 +30,6 @@ class SentenceBLEU(Utility):
     scale = 100.0
     pairs_at_once: ClassVar[int | None] = 4096
     quiet_options: ClassVar = {"smooth_method": "exp", "smooth_value": None}
-    description = "Sentence-level BLEU (sacrebleu's sentence_bleu: exponential smoothing, effective order)."
-    homepage = "https://github.com/mjpost/sacrebleu"
-    citation = "Papineni et al. 2002, BLEU, ACL, https://aclanthology.org/P02-1040"
 
     def __init__(
         self,

@@ -55,12 +55,6 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
     """
 
     files = ("config.json", "tokenizer_config.json", "*.safetensors*", "pytorch_model*", "spm.model", "vocab.txt")
-    description = "BLEURT: a pre-trained network that regresses human ratings of a candidate against a reference."
-    homepage = "https://github.com/google-research/bleurt"
-    citation = (
-        "Sellam et al. 2020, BLEURT, ACL, https://aclanthology.org/2020.acl-main.704; "
-        "Pu et al. 2021, Learning compact metrics for MT, EMNLP, https://aclanthology.org/2021.emnlp-main.58"
-    )
 
     def __init__(self, checkpoint: str, *, max_length: int | None = None, **options: Any) -> None:
         super().__init__(checkpoint, **options)

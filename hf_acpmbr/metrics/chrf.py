@@ -35,9 +35,6 @@ class ChrF(Utility):
     can_aggregate = True
     pairs_at_once: ClassVar[int | None] = 4096
     quiet_options: ClassVar = {"eps_smoothing": False}
-    description = "Character n-gram F-score (sacrebleu's sentence chrF)."
-    homepage = "https://github.com/mjpost/sacrebleu"
-    citation = "Popović 2015, chrF, WMT, https://aclanthology.org/W15-3049"
 
     def __init__(
         self,

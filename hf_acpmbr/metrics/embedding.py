@@ -1,4 +1,7 @@
-"""Cosine of sentence vectors, which the library sentence-transformers makes (an extra of this package)."""
+"""Cosine of sentence vectors (Reimers & Gurevych 2019, https://aclanthology.org/D19-1410).
+
+The library sentence-transformers, an extra of this package, makes the vectors.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,6 @@ class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
     symmetric = True
     can_aggregate = True
     has_vectors = True
-    description = "Cosine similarity of sentence embeddings."
-    homepage = "https://www.sbert.net"
-    citation = "Reimers & Gurevych 2019, Sentence-BERT, EMNLP, https://aclanthology.org/D19-1410"
 
     def __init__(
         self,

@@ -61,9 +61,6 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
 
     half = "bfloat16"
     files = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja")
-    description = "A language model as the judge of two texts."
-    homepage = "https://arxiv.org/abs/2410.02902"
-    citation = "Wu et al. 2024, MBR with LLM judges, https://arxiv.org/abs/2410.02902"
 
     def __init__(
         self,

@@ -42,9 +42,6 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
     scale = _WORST
     half = "bfloat16"  # mT5 overflows in float16
     files = ("*.json", "*.safetensors", "*.bin", "spiece.model")
-    description = "MetricX: mT5 that regresses MQM error scores (0 best, 25 worst)."
-    homepage = "https://github.com/google-research/metricx"
-    citation = "Juraska et al. 2024, MetricX-24, WMT, https://aclanthology.org/2024.wmt-1.35"
 
     def __init__(
         self,

@@ -32,9 +32,6 @@ class TER(Utility):
     higher_is_better = False
     scale = 100.0
     pairs_at_once: ClassVar[int | None] = 4096
-    description = "Translation edit rate (sacrebleu's sentence TER)."
-    homepage = "https://github.com/mjpost/sacrebleu"
-    citation = "Snover et al. 2006, TER, AMTA, https://aclanthology.org/2006.amta-papers.25"
 
     def __init__(
         self,

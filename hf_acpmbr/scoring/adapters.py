@@ -181,7 +181,6 @@ class EvaluateUtility(Utility):
         fields = set(features[0] if isinstance(features, list) else features)
         self.needs_source, self.needs_reference = "sources" in fields, "references" in fields
         self.name = str(module.name)
-        self.description, self.citation = str(module.description), str(module.citation)
 
     @property
     def identity(self) -> str:
@@ -341,11 +340,11 @@ def metric_class() -> type[evaluate.Metric]:
 
         def _info(self) -> evaluate.MetricInfo:
             needed = {"references": self.utility.needs_reference, "sources": self.utility.needs_source}
+            kind = type(self.utility)
             fields = ["predictions", *(name for name, is_needed in needed.items() if is_needed)]
             return evaluate.MetricInfo(
-                description=self.utility.description,
-                citation=self.utility.citation,
-                homepage=self.utility.homepage,
+                description=(inspect.getdoc(kind) or "").partition("\n\n")[0],
+                citation=sys.modules[kind.__module__].__doc__ or "",
                 inputs_description=_INPUTS,
                 features=datasets.Features({name: datasets.Value("string") for name in fields}),
             )

@@ -241,14 +241,13 @@ def score_aligned(
 ) -> FloatArray:
     """Return (k,) scores of aligned lists; a metric that holds every pair's text at once is asked in parts."""
     total = len(hypotheses)
-    if utility.needs_reference and references is None:
-        raise ValueError(f"utility {utility.name!r} needs references")
-    if utility.needs_source and sources is None:
-        raise ValueError(f"utility {utility.name!r} needs sources")
-    refs: Sequence[str] = references if references is not None and utility.needs_reference else [""] * total
+    for given, needed, name in ((references, "reference", "references"), (sources, "source", "sources")):
+        if given is None and getattr(utility, f"needs_{needed}"):
+            raise ValueError(f"utility {utility.name!r} needs {name}")
     reads_sources = sources is not None and (utility.needs_source or utility.takes_source)
-    srcs: Sequence[str] = sources if sources is not None and reads_sources else [""] * total
-    if len(refs) != total or len(srcs) != total:
+    refs = references if references is not None and utility.needs_reference else [""] * total
+    srcs = sources if sources is not None and reads_sources else [""] * total
+    if not len(refs) == len(srcs) == total:
         raise ValueError(
             f"hypotheses, references and sources must be equally long, got {total}, {len(refs)} and {len(srcs)}"
         )

@@ -16,7 +16,7 @@ from ..config import Configured, describe, flag, number, plain
 from ..types import EvaluateModule, ScoreObject
 from .checkpoints import checkpoint_folder, read_config
 from .fingerprint import check_options
-from .utility import Utility
+from .utility import PRICES, Utility
 
 if TYPE_CHECKING:
     from ..types import JSON
@@ -47,10 +47,7 @@ _COMET, _UNIFIED = "metrics.comet.regression:COMET", "metrics.comet.unified:Unif
 _QE = {"reference_free": True}
 _FUNCTION, _EVALUATE = "scoring.adapters:FunctionUtility", "scoring.adapters:EvaluateUtility"
 # What a metric from elsewhere may say about itself, by an attribute of this name.
-_SAID_BY_OBJECTS = (
-    *("higher_is_better", "scale", "symmetric", "needs_source", "parameters"),
-    *("price_per_pair", "price_per_text"),
-)
+_SAID_BY_OBJECTS = ("higher_is_better", "scale", "symmetric", "needs_source", "parameters", *PRICES)
 _WRITES = {"cache", "cache_required"}  # options about a file that is written
 UTILITIES: dict[str, Entry] = {
     "chrf": Entry("metrics.chrf:ChrF"),
@@ -135,23 +132,6 @@ DISTILLED: dict[str, tuple[Partner, ...]] = {
 def distilled_partners(name: str) -> tuple[Partner, ...]:
     """List the known distilled versions of a utility, the preferred one first."""
     return DISTILLED.get(name.lower(), ())
-
-
-class PlainEncoder(ValueError):
-    """A checkpoint that compares texts only as the encoder of another utility; the message says how to write that."""
-
-    def __init__(self, checkpoint: str, model_type: str) -> None:
-        super().__init__(checkpoint, model_type)
-        self.checkpoint, self.model_type = checkpoint, model_type
-
-    def __str__(self) -> str:
-        return self.advice("load_utility({name!r}, checkpoint={checkpoint!r})")
-
-    def advice(self, form: str) -> str:
-        """Return the message with `form` filled in by a utility's name and the checkpoint."""
-        ways = [form.format(name=name, checkpoint=self.checkpoint) for name in ("bertscore", "embedding-cosine")]
-        what = f"{self.checkpoint} is a {self.model_type or 'model'!r} checkpoint, which is not a metric by itself"
-        return f"{what}. To compare texts with it as an encoder, write {' or '.join(ways)}"
 
 
 def available_utilities() -> list[str]:
@@ -253,7 +233,11 @@ def _look_at(name: str) -> Entry:
     else:
         raise ValueError(unknown)
     if kind not in _KINDS:
-        raise PlainEncoder(checkpoint, kind)
+        raise ValueError(
+            f"{checkpoint} is a {kind or 'model'!r} checkpoint, which is not a metric by itself. To compare texts with "
+            f"it as an encoder, write load_utility('bertscore', checkpoint={checkpoint!r}) or 'embedding-cosine'; in a "
+            f"command --target bertscore --target-option checkpoint={checkpoint} (`acpmbr score`: --utility, --option)"
+        )
     return Entry(_KINDS[kind].place, {"checkpoint": checkpoint, **_KINDS[kind].options})
 
 

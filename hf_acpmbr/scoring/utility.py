@@ -79,19 +79,10 @@ class VectorKernel(Kernel, Protocol):
         ...
 
 
+PRICES = ("price_per_pair", "price_per_text")
 # Options that cannot change a score. Every other option of a utility's constructor is part of its signature.
-NEUTRAL_OPTIONS = (
-    "device",
-    "batch_tokens",
-    "compile",
-    "cache",
-    "cache_required",
-    "progress",
-    "parameters",
-    "price_per_pair",
-    "price_per_text",
-    "trust_remote_code",
-)
+_RUNNING = ("device", "batch_tokens", "compile", "cache", "cache_required", "progress", "trust_remote_code")
+NEUTRAL_OPTIONS = (*_RUNNING, *PRICES, "parameters")
 # Tokens of a sentence, to price what runs once per pair against what runs for each of its tokens.
 SENTENCE_TOKENS = 32
 _PRICE = optional(number(0))
@@ -102,12 +93,9 @@ class Utility(ABC):
 
     A subclass keeps every option of its constructor as an attribute of the same name, from which the signature is made.
 
-    `as_metric()` gives it as a real `evaluate.Metric`. evaluate takes seconds to import, so that is made when it is
-    asked for, and the decoders never pay for it.
-
     Args:
         cache: file of the persistent score cache, shared by processes and runs; None keeps nothing.
-        cache_required: False scores without the cache, with a warning, where its file cannot be used.
+        cache_required: False scores without the cache, with a warning, if its file cannot be used.
         progress: show one progress bar while a network scores.
         price_per_pair, price_per_text: what a pair, and each text once, costs; default: what is known of the metric,
             see the properties of these names.
@@ -119,7 +107,7 @@ class Utility(ABC):
     scale_known: bool = True  # False if the scale is unknown; it is then inferred from the scores
     parameters: int = 0
     needs_source: bool = False
-    takes_source: bool = False  # works without the source, and uses it where there is one
+    takes_source: bool = False  # works without the source, and uses it if there is one
     needs_reference: bool = True
     needs_all_references: bool = False  # a pair's score depends on the whole list of references (idf)
     symmetric: bool = False
@@ -132,12 +120,8 @@ class Utility(ABC):
     quiet_options: ClassVar[Mapping[str, object]] = {}  # that came later: left out of the signature at these values
     loaded_as: tuple[str, dict[str, object]] | None = None  # what `load_utility` was asked for
     checkpoint_name: str | None = None  # a short name of the network behind it
-    description: str = ""
-    citation: str = ""
-    homepage: str = ""
     _metric: evaluate.Metric | None = None
-
-    _declared: tuple[float | None, float | None] = (None, None)
+    _declared: tuple[float | None, float | None] = (None, None)  # prices
 
     def __init__(
         self,
@@ -158,14 +142,12 @@ class Utility(ABC):
         The unit is the paper's: a network that reads both texts costs its parameters, which run for every token.
         What runs once per pair, as the head behind sentence vectors does, costs 1 / `SENTENCE_TOKENS` of its own.
         """
-        declared = self._declared[0]
-        return self.prices()[0] if declared is None else declared
+        return self.prices()[0] if self._declared[0] is None else self._declared[0]
 
     @property
     def price_per_text(self) -> float | None:
         """What each text costs once, when the first of its pairs is scored, in the unit of a pair; None if unknown."""
-        declared = self._declared[1]
-        return self.prices()[1] if declared is None else declared
+        return self.prices()[1] if self._declared[1] is None else self._declared[1]
 
     def prices(self) -> tuple[float | None, float | None]:
         """Find the price of a pair and of a text: by default all parameters run per pair, and none per text."""
@@ -195,7 +177,7 @@ class Utility(ABC):
 
     @property
     def signature(self) -> str:
-        """One word that says which metric this is: two utilities whose scores can differ have different ones."""
+        """One word per metric: two utilities whose scores can differ have different ones."""
         return "|".join([self.identity, *(f"{option}:{word(value)}" for option, value in self.settings().items())])
 
     def snapshot(self: U) -> U:
@@ -229,7 +211,7 @@ class Utility(ABC):
         return score_aligned(self, hypotheses, references, sources)
 
     def as_metric(self) -> evaluate.Metric:
-        """Return the `evaluate.Metric` whose compute() is this utility."""
+        """Return the `evaluate.Metric` whose compute() is this utility; importing evaluate takes seconds."""
         if self._metric is None:
             from .adapters import metric_class
 

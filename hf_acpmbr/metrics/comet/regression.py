@@ -38,8 +38,6 @@ class CometCheckpoint(NetworkUtility["CometNetwork"]):
 
     files = ("hparams.yaml", "checkpoints/*.ckpt", "config.json", "*.safetensors", "pytorch_model.bin")
     needs_source = True
-    homepage = "https://github.com/Unbabel/COMET"
-    citation = "Rei et al. 2022, COMET-22, WMT, https://aclanthology.org/2022.wmt-1.52"
     classes: tuple[str, ...]  # COMET's names for them
     blocks: int  # vectors that the estimator sees
 
@@ -149,10 +147,6 @@ class COMET(VectorComet):
         options: see `CometCheckpoint`.
     """
 
-    description = (
-        "COMET: regression of human direct assessments from sentence vectors of source, hypothesis, reference."
-    )
-
     def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Any) -> None:
         super().__init__(checkpoint, **options)
         self.reference_free = reference_free
@@ -194,7 +188,6 @@ class RankingMetric(VectorComet):
         options: see `CometCheckpoint`.
     """
 
-    description = "COMET's ranking metric: distances of the hypothesis's vector from source and reference."
     classes = ("ranking_metric",)
     blocks = 0
 

@@ -40,7 +40,6 @@ class UnifiedMetric(CometCheckpoint):
         options: see `CometCheckpoint`.
     """
 
-    description = "COMET unified metric: hypothesis, source and reference encoded together."
     classes = ("unified_metric", "xcomet_metric")
     blocks = 1
 
