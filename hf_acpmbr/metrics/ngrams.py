@@ -64,7 +64,7 @@ class NGrams:
             totals.append(np.maximum(lengths[:, None] - np.arange(longest), 0))
             owner = np.repeat(np.arange(len(symbols)), lengths)
             last = np.repeat(np.cumsum(lengths), lengths)
-            codes = _symbol_codes(symbols)
+            codes = _numbered(symbols)
             base = int(codes.max(initial=0)) + 1
             gram, ends = codes, np.arange(codes.size)  # of each n-gram, and where it ends
             for size in range(1, longest + 1):
@@ -176,7 +176,7 @@ def _one_by_one(matrix: csr_array, hypotheses: IntArray, references: IntArray) -
     return np.concatenate(parts).astype(np.int64)
 
 
-def _symbol_codes(symbols: Sequence[Symbols]) -> IntArray:
+def _numbered(symbols: Sequence[Symbols]) -> IntArray:
     """Number the symbols of all texts, in order; equal symbols have equal numbers."""
     strings = [text for text in symbols if isinstance(text, str)]
     if len(strings) == len(symbols):

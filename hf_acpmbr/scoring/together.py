@@ -130,15 +130,11 @@ class Source(Generic[T]):
     steps: Steps[T]
     scorers: Sequence[Scorer]
     meter: Meter
-    asked: Asks = ()  # last; empty before the first question
+    asks: Sequence[Ask] = ()  # what it asked last; empty before the first question
+    single: bool = False  # it asked one question and not a list
     result: T | None = None
     error: BaseException | None = None
     done: bool = False
-
-    @property
-    def asks(self) -> Sequence[Ask]:
-        """What it asked last, as a list."""
-        return [self.asked] if isinstance(self.asked, Ask) else self.asked
 
     def advance(self) -> None:
         """Hand over the answers, or the first error among them, and run the decoder up to its next question."""
@@ -149,17 +145,20 @@ class Source(Generic[T]):
                 self.meter.pace[ask.scorer] = ask.seconds / ask.rows.size
             failed = failed or ask.error
             answers.append(ask.value if ask.work or ask.error else ask.value.reshape(ask.shape))
-        self.meter.since = time.perf_counter()
+        self.meter.since = start = time.perf_counter()
         try:
             if failed is not None:
-                self.asked = self.steps.throw(failed)
+                asked = self.steps.throw(failed)
             else:
-                self.asked = self.steps.send(answers[0] if isinstance(self.asked, Ask) else answers or None)
+                asked = self.steps.send(answers[0] if self.single else answers or None)
+            self.single = isinstance(asked, Ask)
+            self.asks = [asked] if isinstance(asked, Ask) else asked
         except StopIteration as stop:
             self.result, self.done = stop.value, True
         except Exception as error:
             self.error, self.done = error, True
-        self.meter.computed, self.meter.since = self.meter.computing, None
+        self.meter.since = None
+        self.meter.computed += time.perf_counter() - start
 
 
 def decide_together(
