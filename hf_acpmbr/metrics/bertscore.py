@@ -7,7 +7,6 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -84,7 +83,7 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
             _keep_layers(config, self.layer, self.folder)
         # It would report the layers that are left out on purpose, and heads that no metric uses.
         verbosity = logging.get_verbosity()
-        logging.set_verbosity(ERROR)
+        logging.set_verbosity_error()
         try:
             with naming(self.folder):
                 model = AutoModel.from_pretrained(self.folder, config=config, trust_remote_code=False)
@@ -94,7 +93,6 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
         return cast("PreTrainedModel", model.encoder if both_sides else model)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Tokenize and weigh all texts."""
         return _BERTScoreKernel(self, table, statistics)
 
 

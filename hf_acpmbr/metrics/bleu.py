@@ -59,7 +59,6 @@ class SentenceBLEU(Utility):
         return STRING_PRICES
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Count the n-grams of all texts; see `ngrams`."""
         split = words(self._bleu, table.texts)
         lengths = np.fromiter((len(text) for text in split), dtype=np.float64, count=len(split))
         counted = NGrams((split, self.max_ngram_order))

@@ -62,7 +62,6 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
 
     @cached_property
     def tokenizer(self) -> BLEURTTokenizer:
-        """The checkpoint's tokenizer."""
         return BLEURTTokenizer(self.folder)
 
     def load(self) -> BLEURTNetwork:

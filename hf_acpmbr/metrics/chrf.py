@@ -58,7 +58,6 @@ class ChrF(Utility):
         return STRING_PRICES
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Count the n-grams of all texts; see `ngrams`."""
         return _ChrFKernel(self, table.texts)
 
 

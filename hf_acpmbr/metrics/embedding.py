@@ -87,13 +87,13 @@ class EmbeddingCosine(NetworkUtility["SentenceTransformer"]):
         return network
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Tokenize the texts for their lengths; the library itself tokenizes them again."""
         return _CosineKernel(self, table.texts, statistics)
 
 
 class _CosineKernel:
     def __init__(self, utility: EmbeddingCosine, texts: Sequence[str], statistics: Statistics) -> None:
         self.texts, self.prefix, self.network = texts, utility.prefix, utility.network
+        # For the lengths; the library itself tokenizes the texts again.
         cut = {"truncation": True, "max_length": self.network.max_seq_length}
         rows = self.network.tokenizer(list(texts), **cut)["input_ids"] if texts else []
         self.states = utility.of_each_text([len(row) for row in rows], self._encode, statistics)

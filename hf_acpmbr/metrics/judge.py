@@ -94,7 +94,6 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
         from transformers import AutoTokenizer
 
         with naming(self.folder):
@@ -108,11 +107,40 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
             return cast("PreTrainedModel", AutoModelForCausalLM.from_pretrained(self.folder, **options))
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        return _JudgeKernel(self, table, statistics)
+        """Find the answers' tokens; each call asks its questions in batches."""
+        tokens, owners = self.answer_tokens()
+        values = np.array(list(self.answers.values()))[owners]
 
-    def ask(self, source: str | None, first: str, second: str) -> list[int]:
+        def answers(first: IntArray, second: IntArray, sources: IntArray) -> FloatArray:
+            known = [table.sources[s] for s in sources] if table.sources else [""] * first.size
+            pairs = zip(known, first.tolist(), second.tolist(), strict=True)
+            rows = [self.ask(source, table.texts[a], table.texts[b]) for source, a, b in pairs]
+            out = np.empty((len(rows), 2))
+            lengths = np.array([len(row) for row in rows], dtype=np.int64)
+            forward = lambda batch: self._forward([rows[k] for k in batch], tokens, values)  # noqa: E731
+            self.encode(lengths, forward, out.__setitem__, statistics)
+            if (share := out[:, 1].mean()) < _LEAST_SHARE and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"the judge {self.checkpoint_name!r} gives its answers ({', '.join(self.answers)}) only "
+                    f"{share:.1%} of the probability, so it mostly says something else: choose another model, "
+                    "prompt= or answers=",
+                    stacklevel=2,
+                )
+            return out[:, 0]
+
+        def scores(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
+            asked = answers(hypotheses, references, sources)
+            if not self.both_orders:
+                return asked
+            swapped = answers(references, hypotheses, sources)
+            return np.asarray((asked + (1.0 - swapped if self.question == "preference" else swapped)) / 2)
+
+        return scores
+
+    def ask(self, source: str, first: str, second: str) -> list[int]:
         """Return the token ids of one question."""
-        values = {"source": source or "", "first": first, "second": second}
+        values = {"source": source, "first": first, "second": second}
         # In one pass, so that braces in a text stay as they are.
         asked = "".join(
             literal + (values[name] if name else "") for literal, name, _, _ in string.Formatter().parse(self.prompt)
@@ -139,47 +167,7 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
             )
         return list(own), list(own.values())
 
-    def check_share(self, share: float) -> None:
-        """Warn, once, of a judge that gives its answers only this share of the probability."""
-        if share < _LEAST_SHARE and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"the judge {self.checkpoint_name!r} gives its answers ({', '.join(self.answers)}) only {share:.1%} of "
-                "the probability, so it mostly says something else: choose another model, prompt= or answers=",
-                stacklevel=2,
-            )
-
-
-class _JudgeKernel:
-    def __init__(self, utility: LLMJudge, table: TextTable, statistics: Statistics) -> None:
-        self.utility, self.table, self.statistics = utility, table, statistics
-        self.tokens, owners = utility.answer_tokens()
-        values = list(utility.answers.values())
-        self.values = np.array([values[k] for k in owners])
-
-    def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        scores = self._asked(hypotheses, references, sources)
-        if not self.utility.both_orders:
-            return scores
-        swapped = self._asked(references, hypotheses, sources)
-        if self.utility.question == "preference":
-            swapped = 1.0 - swapped
-        return np.asarray((scores + swapped) / 2)
-
-    def _asked(self, first: IntArray, second: IntArray, sources: IntArray) -> FloatArray:
-        texts, known = self.table.texts, self.table.sources
-        rows = [
-            self.utility.ask(known[s] if known else None, texts[a], texts[b])
-            for a, b, s in zip(first.tolist(), second.tolist(), sources.tolist(), strict=True)
-        ]
-        out = np.empty((len(rows), 2))
-        lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        forward = lambda batch: self._forward([rows[k] for k in batch])  # noqa: E731
-        self.utility.encode(lengths, forward, out.__setitem__, self.statistics)
-        self.utility.check_share(float(out[:, 1].mean()))
-        return out[:, 0]
-
-    def _forward(self, rows: Sequence[Sequence[int]]) -> FloatArray:
+    def _forward(self, rows: Sequence[Sequence[int]], tokens: Sequence[int], values: FloatArray) -> FloatArray:
         """Return (B, 2) mean values of the answers, and their share of the probability.
 
         Padded on the left, so that the last place is every row's next token.
@@ -187,17 +175,16 @@ class _JudgeKernel:
         import torch
 
         width = max(map(len, rows))
-        device = self.utility.device
-        ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=device)
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+        ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=self.device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.device)
         places = (mask.cumsum(-1) - 1).clamp(min=0)
-        output = self.utility.network(
+        output = self.network(
             input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=1, use_cache=False
         )
         logits: torch.Tensor = output.logits[:, -1].double()
-        answers = logits[:, self.tokens]
+        answers = logits[:, list(tokens)]
         share = (answers.logsumexp(-1) - logits.logsumexp(-1)).exp()
-        return np.column_stack([answers.softmax(-1).cpu().numpy() @ self.values, share.cpu().numpy()])
+        return np.column_stack([answers.softmax(-1).cpu().numpy() @ values, share.cpu().numpy()])
 
 
 def _check(prompt: str, answers: Mapping[str, float]) -> None:

@@ -109,11 +109,9 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
 
     @cached_property
     def pieces(self) -> Pieces:
-        """The tokenizer."""
         return Pieces(self.tokenizer_folder() / "spiece.model")
 
     def tokenizer_folder(self) -> Path:
-        """Return the local folder of spiece.model."""
         if self.tokenizer is None and (self.folder / "spiece.model").is_file():
             return self.folder
         return checkpoint_folder(self.tokenizer or "google/mt5-xl", _TOKENIZER_FILES)

@@ -95,8 +95,6 @@ class FunctionUtility(Utility):
         return {**super().settings(), "function": self._digest, "scale": scale}
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Call the function once for all new pairs."""
-
         def run(hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
             arguments = [[table.texts[k] for k in hypotheses], [table.texts[k] for k in references]]
             named = {"sources": [table.sources[k] for k in sources]} if table.sources else {}
@@ -137,9 +135,7 @@ class EvaluateUtility(Utility):
     Args:
         module: an `evaluate.EvaluationModule`, or what `evaluate.load` takes.
         output_key: the field that holds one number for each pair; default: the first of `scores`, `f1`, `score`.
-        higher_is_better: direction of its values.
-        scale: the span that corresponds to 1.0; None takes the largest score seen, if that is above 1.
-        symmetric: True if swapping prediction and reference changes nothing.
+        higher_is_better, scale, symmetric: as those of a function.
         compute_options: further arguments of its compute() (such as `lang="de"`).
         trust_remote_code: needed for a module by path or name, which is a program that runs here.
     """
@@ -222,8 +218,7 @@ class EvaluateUtility(Utility):
             self.module.download_and_prepare()
 
     def _per_pair(self, result: Mapping[str, object], pairs: int) -> FloatArray:
-        keys = [self.output_key] if self.output_key else [key for key in _PER_PAIR_KEYS if key in result]
-        for key in keys:
+        for key in [self.output_key] if self.output_key else [key for key in _PER_PAIR_KEYS if key in result]:
             if key not in result:
                 raise ValueError(f"output_key={key!r} is not in the output of {self.name!r}: it has {sorted(result)}")
             with suppress(ValueError):  # not a list of numbers: a field of the corpus
@@ -242,11 +237,9 @@ class MatrixUtility(Utility):
         matrix: (N, M) scores of hypotheses × references.
         hypotheses: N unique texts naming the rows; default "0", "1", ...
         references: M unique texts naming the columns; default: the hypotheses if the matrix is square.
-        name: for signatures and reports.
-        higher_is_better: direction of the scores.
         symmetric: True if the scores came from a symmetric utility, which counts swapped pairs once.
         scale: the span that corresponds to 1.0 (100 for a 0–100 metric).
-        parameters: size of the network that stands behind the scores, for the cost model.
+        parameters: size of the network behind the scores, for the cost model.
     """
 
     def __init__(
@@ -359,20 +352,16 @@ def metric_class() -> type[evaluate.Metric]:
             self.add_batch(**{name: [text] for name, text in given.items() if text is not None})
 
         def add_batch(self, *, references: Any = None, **batch: Any) -> None:
-            """Add pairs."""
+            """Add pairs."""  # evaluate adds to it
+            for position, given in enumerate(references or ()):
+                if isinstance(given, (list, tuple)) and len(given) != 1:
+                    raise ValueError(
+                        f"references[{position}] has {len(given)} texts, and {self.name} compares with one: score each "
+                        "in a call of its own"
+                    )
             if references is not None:
-                references = [self._single(k, given) for k, given in enumerate(references)]
+                references = [given[0] if isinstance(given, (list, tuple)) else given for given in references]
             super().add_batch(references=references, **batch)
-
-        def _single(self, position: int, given: Any) -> Any:
-            if not isinstance(given, (list, tuple)):
-                return given
-            if len(given) != 1:
-                raise ValueError(
-                    f"references[{position}] has {len(given)} texts, and {self.name} compares with one: score each "
-                    "in a call of its own"
-                )
-            return given[0]
 
         def _compute(
             self, predictions: list[str], references: list[str] | None = None, sources: list[str] | None = None

@@ -13,14 +13,14 @@ import sqlite3
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from ..candidates import FloatArray, IntArray
+from ..candidates import FloatArray
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS checked (key BLOB PRIMARY KEY, value REAL, checksum INTEGER) WITHOUT ROWID"
 _LOOKUP = 500  # placeholders in one query; SQLite's oldest limit is 999
@@ -58,23 +58,12 @@ class ScoreCache:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(_SCHEMA)
 
-    def digests(
-        self,
-        texts: Sequence[str],
-        sources: Sequence[str],
-        hypotheses: IntArray,
-        references: IntArray | None,
-        source_indices: IntArray,
-    ) -> list[bytes]:
-        """Make the key of each pair: a hash over the signature and the hashes of its texts."""
-        text_digests = [self._digest(text) for text in texts]
-        source_digests = [self._digest(text) for text in sources] or [b""]
+    def digests(self, pairs: Iterable[tuple[str, str | None, str | None]]) -> list[bytes]:
+        """Make the key of each hypothesis, reference and source: a hash over the signature and the texts' hashes."""
         prefix = self.signature.encode()
         keys = []
-        r = hypotheses if references is None else references
-        for h, j, s in zip(hypotheses.tolist(), r.tolist(), source_indices.tolist(), strict=True):
-            reference = b"" if references is None else text_digests[j]
-            parts = b"\x1f".join((prefix, text_digests[h], reference, source_digests[s]))
+        for texts in pairs:
+            parts = b"\x1f".join((prefix, *(b"" if text is None else self._digest(text) for text in texts)))
             keys.append(hashlib.blake2b(parts, digest_size=16).digest())
         return keys
 

@@ -79,10 +79,9 @@ def hub_ids(checkpoint: str) -> list[str]:
 
 def read_config(folder: Path) -> Fields:
     """Read config.json of a checkpoint."""
-    path = folder / "config.json"
-    if not path.is_file():
+    if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} has no config.json: is it a checkpoint folder?")
-    return read_json(path)
+    return read_json(folder / "config.json")
 
 
 def read_json(path: Path) -> Fields:

@@ -173,8 +173,10 @@ class Lookup:
         self._digests: list[bytes] = []
         todo, step = np.arange(self._new.size), max(self._new.size, 1)
         if scorer.cache is not None and todo.size:
-            compared = r if utility.needs_reference else None
-            self._digests = scorer.cache.digests(scorer.texts, scorer.sources, h, compared, s)
+            compared: Sequence[str | None] = scorer.texts if utility.needs_reference else [None] * len(scorer.texts)
+            translated: Sequence[str | None] = scorer.sources or [None]
+            asked = ((scorer.texts[i], compared[j], translated[k]) for i, j, k in zip(h, r, s, strict=True))
+            self._digests = scorer.cache.digests(asked)
             self._values[self._new], found = scorer.cache.get(self._digests)
             scorer.statistics.cached += int(found.sum())
             todo, step = np.flatnonzero(~found), scorer.cache.block

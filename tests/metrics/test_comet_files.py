@@ -61,7 +61,7 @@ def test_the_published_xcomet_lite_mixes_by_softmax(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**published, "hidden_sizes": sizes}))
         utility = load_utility(str(tmp_path))
         assert utility.hparams.layer_transformation == transformation
-        assert utility.explains
+        assert utility.hparams.class_identifier == "xcomet_metric"
 
 
 @pytest.mark.parametrize("cached_as", ["xlm-roberta-large", "FacebookAI/xlm-roberta-large"])

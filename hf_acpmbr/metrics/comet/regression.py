@@ -131,7 +131,6 @@ class VectorComet(CometCheckpoint):
         return (head - of_texts + width) / SENTENCE_TOKENS, float(self.parameters - head)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Encode texts and sources as sentence vectors."""
         return _COMETKernel(self, table, statistics)
 
 

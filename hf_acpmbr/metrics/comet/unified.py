@@ -64,11 +64,6 @@ class UnifiedMetric(CometCheckpoint):
         """Whether sources are part of the input."""
         return "src" in self.hparams.input_segments
 
-    @property
-    def explains(self) -> bool:
-        """Whether it is XCOMET proper, whose word tags enter the score."""
-        return self.hparams.class_identifier == "xcomet_metric"
-
     def inputs(self) -> list[tuple[str, ...]]:
         """Return the segments of each forward pass."""
         wanted = ("src",) if self.reference_free else ("src", "ref")
@@ -88,13 +83,14 @@ class UnifiedMetric(CometCheckpoint):
         return float(self.parameters * max(passes - 1, 1)), float(self.parameters if passes == 3 else 0)
 
     def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        """Encode each text as ids; results of passes that many pairs share are kept."""
         return _UnifiedKernel(self, table, statistics)
 
 
 class _UnifiedKernel:
     def __init__(self, utility: UnifiedMetric, table: TextTable, statistics: Statistics) -> None:
         self.utility, self.statistics = utility, statistics
+        # XCOMET proper, whose word tags enter the score.
+        self.explains = utility.hparams.class_identifier == "xcomet_metric"
         self.tokens = utility.special_tokens
         texts, sources = utility.encode_texts(table.texts), utility.encode_texts(table.sources)
         self.ids = {"mt": texts, "ref": texts, "src": sources}
@@ -112,7 +108,7 @@ class _UnifiedKernel:
             results = self._run(segments, keys, self.with_source if segments == ("mt", "src") else {})
             passes.append([results[key] for key in keys])
         scores = np.array([[score for score, _ in results] for results in passes])
-        if not self.utility.explains:
+        if not self.explains:
             return np.asarray(scores.mean(axis=0))
         three = len(passes) == 3
         spans = []
@@ -150,7 +146,7 @@ class _UnifiedKernel:
             inputs["token_type_ids"] = pad([[0] * size + [1] * (width - size) for size in first], 1, device)
         sentence, words = network(**inputs)
         scores: list[float] = network.regression(sentence[:, 0]).squeeze(-1).double().cpu().tolist()
-        if not self.utility.explains or network.hidden2tag is None:
+        if not self.explains or network.hidden2tag is None:
             return [(score, _NO_TAGS) for score in scores]
         tags = network.hidden2tag(words).float().softmax(dim=-1).cpu().numpy()
         return [(score, row[:size].copy()) for score, row, size in zip(scores, tags, first, strict=True)]
