@@ -22,8 +22,16 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP) ## make .venv and install everything for development
 
-demo: $(STAMP) ## see AC-PMBR work, offline, in about a minute
-	$(BIN)/acpmbr demo
+# The demo needs the package alone, so it has a small environment of its own, unless that of development is there.
+DEMO := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
+
+.venv-demo/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python -m pip install --quiet --progress-bar off --constraint constraints.txt --editable .
+	@touch $@
+
+demo: $(DEMO)/.installed ## see what MBR costs and gains, offline, in about a minute
+	$(DEMO)/bin/acpmbr demo
 
 test: $(STAMP) ## run the tests (no network, a few minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -74,4 +82,4 @@ format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .venv-floors .venv-newest .venv-ray build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-demo .venv-floors .venv-newest .venv-ray build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,31 +1,41 @@
-"""`acpmbr demo`: beam search, full MBR and the default on the same sentences, judged by references, and their cost."""
+"""`acpmbr demo`: what a choice costs and what it is worth, on the models in the package; offline, about a minute."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import sacrebleu
 
-from ..candidates import Candidates, FloatArray
+from ..candidates import Candidates
 from ..decoding import Decision
 from ..differences import pieces
-from ..files import check_output
 from ..generation.models import hide_loading_bars, load_model, set_languages
 from ..mbr import ACPMBR
-from ..scoring import Utility, load_utility
+from ..recipe import PAPER_SAMPLES, Recipe
+from ..scoring import MatrixUtility, Utility, load_utility
 
-# Lines of target language, source and reference, written for the demo: new to the embedded translator.
+# Lines of target language, source and reference: every 15th of the first 300 pairs of Tatoeba's test set, from the
+# first on, each in both directions. They come from tatoeba.org under CC BY 2.0 FR. No line was chosen by its result.
 SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
+# The same rule and beam search on all 300 pairs in both directions, by `python -m evaluation.benchmarks.which_rule`.
+MEASURED = Path(__file__).with_name("demo_measured.json")
 OTHER_LANGUAGE = {"de": "en", "en": "de"}
 MODEL, TARGET, DISTILLED = "embedded", "embedded", "embedded-d1"
-BEAM = "beam search"
-FULL, DEFAULT, FAST = "full MBR", "default", 'recipe "fast"'
+# The best rule known for the small translator: string agreement alone prefers long and unlikely texts.
+RULE: dict[str, Any] = {"target": "chrf", "logprob_weight": 1.5, "add_beam": True}
+RULE_NAME = "chrF + 1.5 × log-probability, beam added"
+BEAM, BEAMS = "beam search", 5
+FULL = "full MBR"
+COSTED = 6  # sentences whose pairs are all scored, which is the slow part
 _REAL = "acpmbr demo --model facebook/m2m100_418M --target bleurt-20 --distilled bleurt-20-d3"
 _YELLOW, _PLAIN = "\033[33m", "\033[0m"
 
@@ -40,44 +50,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--distilled", default=DISTILLED, help=f"cheaper utility that guides it (default {DISTILLED})")
     parser.add_argument("--candidates", type=int, default=64, help="samples per sentence (default 64)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--picture", default="acpmbr_demo.png", help="file of the picture; '' for none")
 
 
 @dataclass(frozen=True)
-class MethodChoice:
-    """The choice of one method.
+class Sentence:
+    """A source, the language to translate it into, and a human translation where there is one."""
 
-    Args:
-        expected: its true expected utility.
-        cost: calls weighted by parameters.
-        chrf, utility: against the reference on a 0–100 scale, if there is one.
-    """
-
-    method: str
-    text: str
-    expected: float
-    calls: Mapping[str, int]
-    seconds: float
-    cost: float
-    chrf: float | None
-    utility: float | None
-
-
-@dataclass(frozen=True)
-class Example:
-    """One sentence: its candidates, all target scores, and the choices and decisions of the methods."""
-
-    source: str
-    reference: str | None
     to: str
-    candidates: Candidates
-    truth: FloatArray
-    choices: tuple[MethodChoice, ...]
-    decisions: dict[str, Decision]
+    source: str
+    reference: str | None = None
+
+
+@dataclass(frozen=True)
+class Translated:
+    """What beam search and MBR make of a sentence, and by how much MBR's is better (0–100), with a reference."""
+
+    sentence: Sentence
+    beam: str
+    chosen: str
+    gain: float | None = None
 
 
 class Demo:
-    """A translator with beam search, full MBR, the default, and "fast"; `completing` has two ways for the picture.
+    """A translator, the utility whose calls are counted with its guide, and the rule that competes with beam search.
 
     Args:
         model: name for `load_model`.
@@ -88,65 +83,73 @@ class Demo:
 
     def __init__(self, model: str, target: str, distilled: str, candidates: int, seed: int) -> None:
         self.model, self.tokenizer, _ = load_model(model)
-        self.chrf: Utility = load_utility("chrf")
-        self.target: Utility = load_utility(target)
-        self.distilled: Utility = load_utility(distilled)
-        plain = partial(ACPMBR, self.tokenizer, target=self.target, num_candidates=candidates, seed=seed)
-        guided = partial(plain, distilled=self.distilled)
-        self.methods = {FULL: plain(decoder="mbr"), DEFAULT: guided(), FAST: guided(recipe="fast")}
-        # Equal shares for all rows complete the matrix best.
-        self.completing = {
-            "PMBR": plain(decoder="pmbr", recipe="fast"),
-            "AC-PMBR": guided(observation="balanced", recipe="fast"),
-        }
+        self.target, self.distilled, self.seed = load_utility(target), load_utility(distilled), seed
+        self.draw = ACPMBR(self.tokenizer, decoder="map", num_candidates=candidates, seed=seed)
+        # Another utility than the embedded one is meant to choose by itself.
+        small = target == TARGET
+        rule = RULE if small else {"target": self.target, "distilled": self.distilled}
+        self.rule = ACPMBR(self.tokenizer, num_candidates=candidates, seed=seed, **rule)
+        self.rule_name = RULE_NAME if small else f"MBR, {target}"
+        self.judge = self.target if small else load_utility("chrf")  # one that did not choose
 
-    def translate(self, source: str, to: str, reference: str | None = None) -> Example:
-        """Translate one sentence by all methods, over the same samples."""
-        limits = set_languages(self.tokenizer, OTHER_LANGUAGE[to], to)
-        inputs = self.tokenizer(source, return_tensors="pt").to(self.model.device)
-        limits["max_new_tokens"] = 2 * inputs["input_ids"].shape[1] + 10
-        start = time.perf_counter()
-        found = self.model.generate(**inputs, num_beams=5, do_sample=False, **limits)
-        seconds = time.perf_counter() - start
-        beam = self.tokenizer.batch_decode(found, skip_special_tokens=True)[0]
-        output = self.model.generate(
-            **inputs, custom_generate=self.methods[FULL], return_dict_in_generate=True, **limits
+    def generate(self, sentences: Sequence[Sentence], **options: Any) -> Any:
+        """Generate for sentences of one target language, as `model.generate` does."""
+        to = sentences[0].to
+        languages = set_languages(self.tokenizer, OTHER_LANGUAGE[to], to)
+        inputs = self.tokenizer([each.source for each in sentences], return_tensors="pt", padding=True)
+        size = 2 * inputs["input_ids"].shape[1] + 10
+        return self.model.generate(**inputs.to(self.model.device), **languages, max_new_tokens=size, **options)
+
+    def translate(self, sentences: Sequence[Sentence]) -> list[Translated]:
+        """Translate sentences of one target language by beam search and by the rule."""
+        beam, chosen = (
+            self.tokenizer.batch_decode(self.generate(sentences, **options), skip_special_tokens=True)
+            for options in ({"num_beams": BEAMS, "do_sample": False}, {"custom_generate": self.rule})
         )
-        exact: Decision = output.decisions[0]
-        pool, truth = exact.candidates, exact.matrix
-        assert truth is not None, "full MBR scores all pairs"
-        decisions = {FULL: exact}
-        for name, method in self.methods.items():
-            if name != FULL:
-                decisions[name] = method.decoder.decode(
-                    pool, target=method.target, guides=method.guides, source=source, seed=method.recipe.seed
-                )
-        worth = float(self.target.score([beam] * len(pool), pool.texts, [source] * len(pool)) @ pool.weights)
-        chosen: list[tuple[str, str, float, Mapping[str, int], float]] = [(BEAM, beam, worth, {}, seconds)]
-        for name, decision in decisions.items():
-            expected = float(exact.expected[decision.index])
-            chosen.append((name, decision.text, expected, decision.calls, sum(decision.seconds.values())))
-        chrf, utility = (
-            self._judged(judge, [row[1] for row in chosen], reference, source) for judge in (self.chrf, self.target)
-        )
-        choices = [
-            MethodChoice(*row, self.cost(row[3]), one, other)
-            for row, one, other in zip(chosen, chrf, utility, strict=True)
-        ]
-        return Example(source, reference, to, pool, truth, tuple(choices), decisions)
+        gains: Sequence[float | None] = [None] * len(sentences)
+        if all(each.reference is not None for each in sentences):
+            sources, references = ([getattr(s, name) for s in sentences] for name in ("source", "reference"))
+            scores = [self.judge.score(texts, references, sources) / self.judge.scale for texts in (chosen, beam)]
+            gains = (100 * (scores[0] - scores[1]) * (1 if self.judge.higher_is_better else -1)).tolist()
+        return [Translated(*row) for row in zip(sentences, beam, chosen, gains, strict=True)]
 
-    @staticmethod
-    def _judged(judge: Utility, texts: list[str], reference: str | None, source: str) -> Sequence[float | None]:
-        """Score texts against the reference, if there is one, from 0 to 100."""
-        if reference is None:
-            return [None] * len(texts)
-        scores = judge.score(texts, [reference] * len(texts), [source] * len(texts))
-        return [float(score) for score in scores * (100 / judge.scale)]
+    def methods(self, truth: Utility) -> Iterator[tuple[str, ACPMBR]]:
+        """Yield what chooses, given the target's scores: with a guide, the paper's also without."""
+        guided = partial(ACPMBR, target=truth, distilled=self.distilled, seed=self.seed)
+        yield "default", guided()
+        yield 'recipe "fast"', guided(recipe="fast")
+        for name, guides in (("the paper's PMBR, High", []), ("the paper's AC-PMBR, High", [self.distilled])):
+            yield name, ACPMBR(target=truth, distilled=guides, recipe=per_row(self.target, guides, self.seed))
 
-    def cost(self, calls: Mapping[str, int]) -> float:
+    def cost(self, calls: dict[str, int]) -> float:
         """Weight calls by parameters; metrics without parameters count as one each."""
         sizes = {utility.name: max(utility.parameters, 1) for utility in (self.target, self.distilled)}
         return float(sum(sizes[name] * count for name, count in calls.items()))
+
+    def compare(self, sentence: Sentence) -> dict[str, tuple[Decision, float]]:
+        """Choose by each method among the same samples; also the expected utility × 100 lost against full MBR."""
+        pool: Candidates = self.generate(
+            [sentence], custom_generate=self.draw, return_dict_in_generate=True
+        ).candidates[0]
+        full = ACPMBR(target=self.target, decoder="mbr").rerank(pool, sentence.source)
+        assert full.matrix is not None, "full MBR scores all pairs"
+        truth = MatrixUtility.standing_for(self.target, full.matrix, pool.texts)  # scored once, counted each time
+        found = {FULL: (full, 0.0)}
+        for name, method in self.methods(truth):
+            decision = method.rerank(pool, sentence.source)
+            lost = abs(full.expected[full.index] - full.expected[decision.index]) * 100 / self.target.scale
+            found[name] = (decision, float(lost))
+        return found
+
+
+def per_row(target: Utility, guides: Sequence[Utility], seed: int) -> Recipe:
+    """Make the paper's High with its scores per row, since its rates are meant for 1,024 samples."""
+    recipe = Recipe.named("paper-high", target=target.name, distilled=[guide.name for guide in guides], seed=seed)
+    budgets = {"scores_per_row": PAPER_SAMPLES / recipe.decoder.budget.rate(PAPER_SAMPLES)}
+    if guides:
+        rate = recipe.decoder.guide_budgets[0].rate(PAPER_SAMPLES)
+        budgets["distilled_scores_per_row"] = PAPER_SAMPLES / rate
+    return recipe.changed(**budgets)
 
 
 def marked(text: str, other: str, colour: bool) -> str:
@@ -155,84 +158,95 @@ def marked(text: str, other: str, colour: bool) -> str:
     return "".join(f"{before}{piece.text}{after}" if piece.differs else piece.text for piece in pieces(text, other))
 
 
-def example_text(example: Example, target: Utility, colour: bool = False) -> str:
-    """Show the choices of beam search, full MBR and the default, how they differ, their quality and cost."""
-    n, drawn = len(example.candidates), example.candidates.total
-    lines = [f"{OTHER_LANGUAGE[example.to]}→{example.to}  {example.source}"]
-    if example.reference is not None:
-        lines.append(f"  {'reference':<13}{example.reference}")
-    beam = example.choices[0].text
-    full = next(choice.cost for choice in example.choices if choice.method == FULL)
-    for choice in (choice for choice in example.choices if choice.method != FAST):
-        lines.append(f"  {choice.method:<13}{marked(choice.text, beam, colour)}")
-        said = [] if choice.chrf is None else [f"chrF {choice.chrf:.0f}, {target.name} {choice.utility:.0f}"]
-        if choice.calls:
-            calls = " + ".join(f"{count:,} {name}" for name, count in choice.calls.items())
-            said.append(f"{calls} calls, {choice.cost / full:.0%} of the cost")
-            if choice.method == FULL:
-                said[-1] += f" ({n} different of {drawn} samples)"
-        if said:
-            lines.append(f"  {'':<13}{'; '.join(said)}")
-    return "\n".join(lines)
-
-
-def summarise(examples: Sequence[Example], target: Utility) -> str:
-    """Show all methods over all sentences: quality, calls, cost, and wins and losses against beam search."""
+def describe_costs(demo: Demo, compared: Sequence[dict[str, tuple[Decision, float]]]) -> str:
+    """Show each method's calls, cost, and how far its choices are from full MBR's."""
+    sizes = [len(each[FULL][0].candidates) for each in compared]
     lines = [
-        f"Means of {len(examples)} sentences on a 0–100 scale: chrF and {target.name} against the references, expected",
-        f"{target.name} against all samples (what MBR maximises); wins and losses by chrF against beam search:",
-        f"  {'':<15}{'chrF':>6}{target.name[:10]:>10}{'expected':>10}{'calls':>9}{'cost':>7}{'time':>9}  wins/losses",
+        f"1. What a choice costs: {len(compared)} sentences, {np.mean(sizes):.0f} different samples each, scored by "
+        f"{demo.target.name!r}, guided by {demo.distilled.name!r}\n",
+        f"  {'':<27}{'target calls':>12}{'guide calls':>13}{'cost':>8}   lost × 100   full MBR's choice",
     ]
-    for k, method in enumerate(choice.method for choice in examples[0].choices):
-        row = [example.choices[k] for example in examples]
-        beams = [example.choices[0] for example in examples]
-        full = sum(next(c.cost for c in example.choices if c.method == FULL) for example in examples)
-        judged = [(one.chrf or 0.0) - (other.chrf or 0.0) for one, other in zip(row, beams, strict=True)]
-        line = f"  {method:<15}{_mean(choice.chrf for choice in row):>6}{_mean(choice.utility for choice in row):>10}"
-        line += f"{_mean(100 * choice.expected / target.scale for choice in row):>10}"
-        line += f"{sum(sum(choice.calls.values()) for choice in row):>9,}"
-        line += f"{sum(choice.cost for choice in row) / full:>7.1%}{sum(choice.seconds for choice in row):>7.1f} s"
-        if method != BEAM:
-            line += f"  {sum(gain > 0 for gain in judged)}/{sum(gain < 0 for gain in judged)}"
-        lines.append(line)
+    full = sum(demo.cost(dict(each[FULL][0].calls)) for each in compared)
+    for name in compared[0]:
+        rows = [each[name] for each in compared]
+        calls = [sum(d.calls.get(utility.name, 0) for d, _ in rows) for utility in (demo.target, demo.distilled)]
+        same = sum(d.index == each[FULL][0].index for (d, _), each in zip(rows, compared, strict=True))
+        cost = sum(demo.cost(dict(decision.calls)) for decision, _ in rows) / full
+        line = f"  {name:<27}{calls[0]:>12,}{calls[1]:>13,}{cost:>8.1%}"
+        lines.append(f"{line}{np.mean([lost for _, lost in rows]):>13.2f}   {same} of {len(rows)}")
+    lines.append("\n  lost: of full MBR's expected utility, a mean; the paper's: ALS and AC-ALS, at its scores per row")
     return "\n".join(lines)
 
 
-def _mean(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{np.mean(known):.1f}" if known else "–"
+def describe_measured() -> str:
+    """Show the stored comparison of the rule with beam search."""
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+    lines = [f"  Measured, {measured['about']}:\n", f"  {'':<7}" + "".join(f"{m:>22}" for m in measured["metrics"])]
+    for direction, cells in measured["rows"].items():
+        lines.append(f"  {direction:<7}" + "".join(f"{cell:>22}" for cell in cells))
+    return "\n".join([*lines, f"\n  {measured['note']}"])
+
+
+def describe(found: Translated, judge: str, colour: bool) -> str:
+    """Show both translations, what differs, and which is better by a metric that did not choose."""
+    sentence = found.sentence
+    lines = [f"  {OTHER_LANGUAGE[sentence.to]}→{sentence.to}  {sentence.source}"]
+    if sentence.reference is not None:
+        lines.append(f"     {'reference':<12}{sentence.reference}")
+    verdict = "" if found.gain is None else f"   ({judge} {found.gain:+.0f})"
+    lines.append(f"     {BEAM:<12}{found.beam}")
+    lines.append(f"     {'MBR':<12}{marked(found.chosen, found.beam, colour)}{verdict}")
+    return "\n".join(lines)
+
+
+def summarise(found: Sequence[Translated], judge: str) -> str:
+    """Count wins and losses, and show corpus metrics of both against the references."""
+    gains = [each.gain or 0.0 for each in found if each.chosen != each.beam]
+    same = len(found) - len(gains)
+    references = [[each.sentence.reference or "" for each in found]]
+    lines = [f"  Of {len(found)} sentences {same} are the same; by {judge} against the reference, MBR is better in"]
+    lines[0] += f" {sum(gain > 0 for gain in gains)} and worse in {sum(gain < 0 for gain in gains)}."
+    corpus = (("BLEU", sacrebleu.corpus_bleu), ("chrF", sacrebleu.corpus_chrf), ("TER", sacrebleu.corpus_ter))
+    for name, metric in corpus:
+        beam, chosen = (metric([getattr(e, which) for e in found], references).score for which in ("beam", "chosen"))
+        lines.append(
+            f"     {name:<5} {BEAM} {beam:.1f}, MBR {chosen:.1f}{' (lower is better)' if name == 'TER' else ''}"
+        )
+    return "\n".join(lines)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Translate, print the tables, draw the picture."""
+    """Count calls on a few sentences, translate all, and print both."""
     hide_loading_bars(quiet=True)
-    start = time.perf_counter()
+    start, colour = time.perf_counter(), sys.stdout.isatty()
     if args.reference is not None and args.source is None:
         raise ValueError("--reference belongs to a --source of your own: give both")
-    if args.picture:
-        check_output(args.picture, "--picture")
     demo = Demo(args.model, args.target, args.distilled, args.candidates, args.seed)
-    sentences = [(args.to, args.source, args.reference)]
-    if not args.source:
+    if args.source:
+        sentences = costed = [Sentence(args.to, args.source, args.reference)]
+    else:
         rows = SENTENCES.read_text(encoding="utf-8").splitlines()
-        sentences = [(to, source, reference) for to, source, reference in (row.split("\t") for row in rows)]
-    examples = []
-    colour = sys.stdout.isatty()
-    shown = "in colour" if colour else "in brackets"
-    print(f"{args.candidates} samples per sentence by {args.model!r}; {shown}: what differs from beam search\n")
-    for to, source, reference in sentences:
-        examples.append(demo.translate(source, to, reference))
-        print(example_text(examples[-1], demo.target, colour), end="\n\n", flush=True)
-    print(summarise(examples, demo.target))
-    if args.picture:
-        try:
-            from .demo_picture import draw_picture
-        except ImportError:
-            print("no picture: it needs matplotlib (in a copy of the repository: pip install '.[plots]')")
-        else:
-            draw_picture(examples, demo, args.picture)
-            print(f"picture: {args.picture}")
-    print(f"{time.perf_counter() - start:.0f} s in all, on {demo.model.device}")
+        sentences = [Sentence(*row.split("\t")) for row in rows]
+        costed = sentences[:: len(sentences) // COSTED][:COSTED]
+    print(f"{args.candidates} samples per sentence by {args.model!r}\n")
+    print(describe_costs(demo, [demo.compare(each) for each in costed]), flush=True)
+    print(f"\n2. What it is worth: {demo.rule_name}, against beam search\n")
+    if args.model == MODEL and args.target == TARGET:
+        print(describe_measured(), end="\n\n")
+    if not args.source:
+        print(
+            f"  Live, every 15th of them: where the two differ (marked {'in yellow' if colour else 'in brackets'}):\n"
+        )
+    directions = dict.fromkeys(each.to for each in sentences)
+    found = [made for to in directions for made in demo.translate([each for each in sentences if each.to == to])]
+    for each in found:
+        if args.source or each.chosen != each.beam:
+            print(describe(each, demo.judge.name, colour), end="\n\n", flush=True)
+    if all(each.sentence.reference is not None for each in found):
+        print(summarise(found, demo.judge.name))
+    if not args.source:
+        print("  Sentences: tatoeba.org, CC BY 2.0 FR.")
+    print(f"\n{time.perf_counter() - start:.0f} s in all, on {demo.model.device}")
     if args.model == MODEL:
         print(f"The embedded models are small. On real ones:\n  {_REAL}")
     return 0

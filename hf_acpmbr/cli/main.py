@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 COMMANDS = {
-    "demo": "translate a few sentences with the embedded models and show what AC-PMBR saves",
+    "demo": "show what MBR costs and gains on the embedded models, offline",
     "translate": "translate or continue a file of lines with any model, by MBR",
     "rerank": "choose the best of given candidates",
     "plan": "say what translating a file will cost, for each recipe, from a few of its lines",

@@ -78,7 +78,7 @@ COMMANDS = {
         *("rerank", "--input", "candidates.jsonl", "--target", "metricx-24", "--distilled", "bleurt-20-d3", "--quiet"),
     ],
     "score": ["score", "--utility", "metricx-24", *FILES],
-    "demo": ["demo", "--source", "It rains.", "--target", "bleurt-20", "--distilled", "bleurt-20-d12", "--picture", ""],
+    "demo": ["demo", "--source", "It rains.", "--target", "bleurt-20", "--distilled", "bleurt-20-d12"],
 }
 
 
