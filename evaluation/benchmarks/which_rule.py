@@ -1,10 +1,12 @@
 """Which rule chooses the best translations: `python -m evaluation.benchmarks.which_rule --output FOLDER`.
 
-Sentences of Tatoeba's test set, both directions, by the embedded translator: greedy and beam search, the most probable
-sample, MBR with each utility, and expected chrF plus a weight times the log-probability, with beam search's translation
-added to the samples. All choose among the same ε-samples. Judged by metrics against the real references: BLEU, chrF and
-TER on the corpus, `embedded` × 100 as a mean. Differences from beam search have 95% intervals of a paired bootstrap
-over sentences; "both" is the mean of the two directions. The texts are written too.
+Sentences of Tatoeba, both directions, by the embedded translator: greedy and beam search, the most probable sample, and
+MBR with each utility, with and without a weight on the log-probability (`logprob_weight`) and beam search's translation
+among the candidates (`add_beam`). All choose among the same ε-samples. Judged by metrics against the real references:
+BLEU, chrF and TER on the corpus, `embedded` × 100 as a mean, and the length in characters. Differences from beam search
+have 95% intervals of a paired bootstrap over sentences; "both" is the mean of the two directions.
+
+`--part dev` is for choosing the settings, `--part test` for one last look. Weights are for a utility of 0 to 100.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ import torch
 from evaluation.assets import DATA_HELP
 from evaluation.command import Parser, run_command
 from evaluation.report.significance import RESAMPLES, resampled
-from evaluation.training.translation import Model, Tokenizer, encode, load, mean_log_likelihoods, tatoeba, translate
+from evaluation.training.translation import Model, Tokenizer, load, tatoeba, translate
 from hf_acpmbr import ACPMBR, Candidates, load_utility
 from hf_acpmbr.embedded import TRANSLATOR
 from hf_acpmbr.files import write_atomically
 
 BATCH = 8
-BEAM = "beam 5"
-METRICS = {"BLEU": "bleu", "chrF": "chrf", "TER": "ter", "embedded": ""}
+BEAMS = 5
+BEAM = f"beam {BEAMS}"
+METRICS = {"BLEU": "bleu", "chrF": "chrf", "TER": "ter", "embedded": "", "characters": ""}
 Outputs: TypeAlias = dict[str, list[str]]  # the translations of each row
 Scores: TypeAlias = dict[str, npt.NDArray[np.float64]]  # of each row, by the whole corpus and by each resample of it
 
 
 def draw(
-    model: Model, tokenizer: Tokenizer, sources: list[str], languages: tuple[str, str], samples: int
+    model: Model, tokenizer: Tokenizer, sources: list[str], languages: tuple[str, str], sampler: ACPMBR
 ) -> list[Candidates]:
-    """Draw ε-samples of each source, those of similar length together."""
-    sampler = ACPMBR(tokenizer, decoder="map", num_candidates=samples)
+    """Draw the sampler's candidates of each source, those of similar length together."""
     tokenizer.src_lang = languages[0]
     pools: dict[int, Candidates] = {}
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
@@ -56,37 +58,29 @@ def draw(
     return [pools[i] for i in range(len(sources))]
 
 
-def with_text(pool: Candidates, text: str, logprob: float) -> Candidates:
-    """Add a text as if it had been drawn once more."""
-    counts, logprobs = pool.counts.tolist(), np.asarray(pool.logprobs).tolist()
-    if text in pool.texts:
-        counts[pool.texts.index(text)] += 1
-        return Candidates(pool.texts, np.array(counts), logprobs=np.array(logprobs))
-    return Candidates((*pool.texts, text), np.array([*counts, 1]), logprobs=np.array([*logprobs, logprob]))
-
-
 def translations(
     model: Model, tokenizer: Tokenizer, sources: list[str], languages: tuple[str, str], args: argparse.Namespace
 ) -> Outputs:
     """Translate in every way."""
     found: Outputs = {
         "greedy": translate(model, tokenizer, sources, *languages),
-        BEAM: translate(model, tokenizer, sources, *languages, beams=5),
+        BEAM: translate(model, tokenizer, sources, *languages, beams=BEAMS),
     }
-    pools = draw(model, tokenizer, sources, languages, args.samples)
-    found[f"most probable of {args.samples}"] = [ACPMBR(decoder="map").rerank(pool).text for pool in pools]
-    for name in args.utilities:
-        mbr = ACPMBR(target=name, decoder="mbr" if name == "chrf" else None)
-        found[f"MBR, {name}"] = [mbr.rerank(pool, source).text for pool, source in zip(pools, sources, strict=True)]
-    means = mean_log_likelihoods(model, tokenizer, sources, found[BEAM], *languages)
-    sizes = [len(ids) - 1 for ids in encode(tokenizer, found[BEAM], languages[1])]  # the language token is given
-    beams = zip(pools, found[BEAM], (means * sizes).tolist(), strict=True)
-    chrf = ACPMBR(target="chrf", decoder="mbr")
-    decisions = [chrf.rerank(with_text(*beam)) for beam in beams]
-    for weight in args.weights:
-        rule = f"chrF + {weight:g} × log-probability, {BEAM} added"
-        judged = [d.expected + weight * np.asarray(d.candidates.logprobs) for d in decisions]
-        found[rule] = [d.candidates.texts[int(j.argmax())] for d, j in zip(decisions, judged, strict=True)]
+    drawing: dict[str, Any] = {"num_candidates": args.samples, "epsilon": args.epsilon, "temperature": args.temperature}
+    for beams, added in ((0, ""), (BEAMS, f", {BEAM} added")):
+        sampler = ACPMBR(tokenizer, decoder="map", add_beam=beams, **drawing)
+        pools = draw(model, tokenizer, sources, languages, sampler)
+        if not beams:
+            found[f"most probable of {args.samples}"] = [sampler.rerank(pool).text for pool in pools]
+        for name in args.utilities:
+            utility = load_utility(name)
+            # Where each text is encoded once, all pairs cost little more than a few.
+            full = {"decoder": "mbr"} if utility.encodes_texts else {"recipe": "fast"}
+            for weight in args.weights:
+                rule: Any = {**full, **({"logprob_weight": weight * utility.scale / 100} if weight else {})}
+                decisions = ACPMBR(target=utility, **rule).rerank_many(pools, sources)
+                label = f"{name} + {weight:g} × log-probability" if weight else name
+                found[f"MBR, {label}{added}"] = [decision.text for decision in decisions]
     return found
 
 
@@ -96,22 +90,34 @@ def judged(outputs: Outputs, references: list[str], resamples: int) -> dict[str,
     for label, name in METRICS.items():
         found[label] = {}
         for row, texts in outputs.items():
-            values = texts if name else 100 * utility.score(texts, references)
+            values: Any = texts
+            if label == "characters":
+                values = [len(text) for text in texts]
+            elif not name:
+                values = 100 * utility.score(texts, references)
             found[label][row] = resampled(values, name, references, resamples)
     return found
 
 
-def table(title: str, scores: dict[str, Scores]) -> list[str]:
-    """Write scores, and differences from beam search with their intervals; * marks those without 0."""
+def compared(scores: dict[str, Scores]) -> dict[str, dict[str, list[float]]]:
+    """Return of each row and metric the score, and its difference from beam search with a 95% interval."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for label, rows in scores.items():
+        for row, values in rows.items():
+            change = values - rows[BEAM]
+            low, high = np.quantile(change[1:], (0.025, 0.975))
+            found.setdefault(row, {})[label] = [round(float(x), 2) for x in (values[0], change[0], low, high)]
+    return found
+
+
+def table(title: str, rows: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Write scores and differences from beam search; * marks those whose interval leaves out 0."""
     lines = [f"| {title} | {' | '.join(METRICS)} |", "|---" * (1 + len(METRICS)) + "|"]
-    for row in scores["BLEU"]:
+    for row, metrics in rows.items():
         cells = []
-        for label in METRICS:
-            values, beam = scores[label][row], scores[label][BEAM]
-            low, high = np.quantile(values[1:] - beam[1:], (0.025, 0.975))
+        for value, change, low, high in metrics.values():
             mark = "*" if low > 0 or high < 0 else ""
-            change = f" ({values[0] - beam[0]:+.1f}{mark}; {low:+.1f} to {high:+.1f})" if row != BEAM else ""
-            cells.append(f"{values[0]:.1f}{change}")
+            cells.append(f"{value:.1f}" + (f" ({change:+.1f}{mark}; {low:+.1f} to {high:+.1f})" if row != BEAM else ""))
         lines.append(f"| {row} | {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -120,35 +126,41 @@ def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     model, tokenizer = load(args.model)
-    pairs = tatoeba("test", args.data)[: args.sentences]
-    parts, record = [], dict[str, Any]()
-    lines = [f"Tatoeba test, {len(pairs)} sentences in each direction, {args.samples} samples (ε = 0.02).", ""]
+    pairs = tatoeba(args.part, args.data)[: args.sentences]
+    drawn = f"{args.samples} samples (ε = {args.epsilon:g}, temperature {args.temperature:g})"
+    lines = [f"Tatoeba {args.part}, {len(pairs)} sentences in each direction, {drawn}.", ""]
+    parts, texts, numbers = [], dict[str, Any](), dict[str, Any]()
     for side, languages in ((0, ("en", "de")), (1, ("de", "en"))):
         sources, references = [pair[side] for pair in pairs], [pair[1 - side] for pair in pairs]
         outputs = translations(model, tokenizer, sources, languages, args)
         parts.append(judged(outputs, references, args.resamples))
-        lines += table("→".join(languages), parts[-1])
-        record["→".join(languages)] = {"sources": sources, "references": references, **outputs}
-        lines += table("→".join(languages), parts[-1])
-    rows = {label: zip(*(part[label].items() for part in parts), strict=True) for label in METRICS}
-    both = {label: {row: (one + other) / 2 for (row, one), (_, other) in pair} for label, pair in rows.items()}
-    lines += table("both", both)
+        direction = "→".join(languages)
+        texts[direction] = {"sources": sources, "references": references, **outputs}
+        numbers[direction] = compared(parts[-1])
+    one, other = parts
+    means = {metric: {row: (one[metric][row] + other[metric][row]) / 2 for row in one[metric]} for metric in METRICS}
+    numbers["both"] = compared(means)
+    for title, rows in numbers.items():
+        lines += table(title, rows)
     print("\n".join(lines))
     if args.output:
-        text = json.dumps(record, indent=1, ensure_ascii=False)
-        write_atomically(args.output / "which_rule.json", text + "\n")
-        write_atomically(args.output / "which_rule.md", "\n".join(lines))
+        write_atomically(args.output / f"{args.part}.md", "\n".join(lines))
+        for name, record in ((args.part, numbers), (f"{args.part}_texts", texts)):
+            write_atomically(args.output / f"{name}.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = Parser(prog="evaluation.benchmarks.which_rule", description=__doc__)
     parser.add_argument("--data", type=Path, help=DATA_HELP)
     parser.add_argument("--model", type=Path, default=TRANSLATOR)
-    parser.add_argument("--output", type=Path, help="folder for table and texts")
+    parser.add_argument("--output", type=Path, help="folder for the table, its numbers and the texts")
+    parser.add_argument("--part", choices=("dev", "test"), default="test", help="of Tatoeba")
     parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--utilities", nargs="+", default=["chrf"], help="of MBR alone, such as chrf and embedded")
-    parser.add_argument("--weights", type=float, nargs="*", default=[1.5], help="of the log-probability (total nats)")
+    parser.add_argument("--epsilon", type=float, default=0.02)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--utilities", nargs="+", default=["chrf"], help="such as chrf and embedded")
+    parser.add_argument("--weights", type=float, nargs="+", default=[0, 1.5], help="of the log-probability (nats)")
     parser.add_argument("--resamples", type=int, default=RESAMPLES)
     parser.add_argument("--threads", type=int, default=1)
     run_command(parser, run, given)

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from evaluation.benchmarks import which_rule
 from evaluation.training import distill_utility, report_utility, train_translator, train_utility
-from hf_acpmbr import Candidates, load_utility
+from hf_acpmbr import load_utility
 
 FEW_STEPS = ["--steps", "2", "--warmup", "1", "--eval-every", "2", "--batch-tokens", "300"]
 
@@ -67,31 +67,23 @@ def test_the_rules_of_choice_are_compared(translator_folder: Path, data: Path, t
     options = ["--data", str(data), "--model", str(translator_folder), "--output", str(tmp_path), "--samples", "4"]
     with pytest.raises(SystemExit, match="0"):
         which_rule.main([*options, "--weights", "0", "1e6", "--resamples", "20", "--utilities", "chrf", "embedded"])
-    record = json.loads((tmp_path / "which_rule.json").read_text(encoding="utf-8"))["en→de"]
-    rule = "chrF + {} × log-probability, beam 5 added"
-    rows = [
-        "greedy",
-        "beam 5",
-        "most probable of 4",
-        "MBR, chrf",
-        "MBR, embedded",
-        rule.format("0"),
-        rule.format("1e+06"),
+    record = json.loads((tmp_path / "test_texts.json").read_text(encoding="utf-8"))["en→de"]
+    weighted = [
+        f"MBR, {name}{weight}" for name in ("chrf", "embedded") for weight in ("", " + 1e+06 × log-probability")
     ]
+    added = [f"{row}, beam 5 added" for row in weighted]
+    rows = ["greedy", "beam 5", "most probable of 4", *weighted, *added]
     assert list(record) == ["sources", "references", *rows]
-    table = (tmp_path / "which_rule.md").read_text(encoding="utf-8")
-    for side, directions in (("de", "en→de"), ("en", "de→en")):
-        assert f"| {directions} | BLEU | chrF | TER | embedded |" in table, side
+    assert record[weighted[1]] == record[weighted[3]] == record["most probable of 4"], "the weight decides alone"
+    table = (tmp_path / "test.md").read_text(encoding="utf-8")
+    numbers = json.loads((tmp_path / "test.json").read_text(encoding="utf-8"))
+    for direction in ("en→de", "de→en", "both"):
+        assert table.count(f"| {direction} | BLEU | chrF | TER | embedded | characters |") == 1
+        assert list(numbers[direction]) == rows
     chrf = sacrebleu.corpus_chrf(record["beam 5"], [record["references"]]).score
     assert f"| beam 5 | 0.0 | {chrf:.1f} |" in table
-
-
-def test_a_text_that_is_added_counts_as_one_more_draw() -> None:
-    pool = Candidates(("a", "b"), np.array([3, 1]), logprobs=np.array([-1.0, -2.0]))
-    again = which_rule.with_text(pool, "b", -9.0)
-    assert (again.texts, again.counts.tolist(), again.logprobs.tolist()) == (("a", "b"), [3, 2], [-1.0, -2.0])
-    new = which_rule.with_text(pool, "c", -9.0)
-    assert (new.texts, new.counts.tolist(), new.logprobs.tolist()) == (("a", "b", "c"), [3, 1, 1], [-1.0, -2.0, -9.0])
+    greedy = sacrebleu.corpus_chrf(record["greedy"], [record["references"]]).score
+    assert numbers["en→de"]["greedy"]["chrF"][:2] == pytest.approx([greedy, greedy - chrf], abs=0.006)
 
 
 def test_the_utility_is_trained_and_distilled(translator_folder: Path, data: Path, tmp_path: Path) -> None:
