@@ -31,7 +31,7 @@ from .config import (
     suggest,
 )
 from .files import write_atomically
-from .scoring import UtilityLike, UtilitySpec, distilled_partners
+from .scoring import Partner, UtilityLike, UtilitySpec, distilled_partners
 
 if TYPE_CHECKING:
     from .decoding.base import Decoder
@@ -98,40 +98,58 @@ def budget_each(budgets: tuple[Budget, ...], guides: int) -> tuple[Budget, ...]:
 
 @dataclass(frozen=True)
 class Level:
-    """What a named recipe may spend and how closely it follows the paper, in scores per row with 1,024 samples.
+    """What a named recipe may spend and how closely it follows the paper.
 
     Args:
-        target: target scores per row beside a guide; without one there is twice as much to spend.
-        guide: scores per row of a guide as cheap as BLEURT-20-D3; other known guides have their own.
+        target: the target's budget beside a guide.
+        alone: the target's budget without one: twice as much.
+        guide: the budget of a guide as cheap as BLEURT-20-D3; other known guides have their own.
         agreement: γ.
         name: the paper's level, for the rates of known guides.
         paper: to the letter: its AC-ALS, reduction rates, uniform masks, no centring, its tolerance.
         max_regret: where rounds may stop before their budget is spent; see `RoundsMBR`.
     """
 
-    target: float
-    guide: float
+    target: Budget
+    alone: Budget
+    guide: Budget
     agreement: float
     name: str
     paper: bool = False
     max_regret: str | None = None
 
-    def budgets(self, guides: int) -> tuple[Budget, Budget]:
-        """Make the target's budget beside this number of guides, and that of each guide."""
-        target = self.target if guides else 2 * self.target
-        if self.paper:
-            return Budget(reduction=PAPER_SAMPLES / target), Budget(reduction=PAPER_SAMPLES / self.guide)
-        return Budget(scores_per_row=target), Budget(scores_per_row=self.guide)
+    @classmethod
+    def of(
+        cls,
+        target: float,
+        guide: float,
+        agreement: float,
+        name: str,
+        *,
+        paper: bool = False,
+        max_regret: str | None = None,
+    ) -> Level:
+        """Make a level from scores per row with 1,024 samples, of which the paper's budgets are reduction rates."""
+        beside, alone, guides = (_budget(scores, paper) for scores in (target, 2 * target, guide))
+        return cls(beside, alone, guides, agreement, name, paper, max_regret)
+
+    def beside(self, partner: Partner) -> Level:
+        """Return the level with the paper's rate for a known guide."""
+        return dataclasses.replace(self, guide=_budget(PAPER_SAMPLES / getattr(partner, self.name), self.paper))
+
+
+def _budget(scores: float, paper: bool) -> Budget:
+    return Budget(reduction=PAPER_SAMPLES / scores) if paper else Budget(scores_per_row=scores)
 
 
 # As in the paper: target scores per row beside a guide, those of D3, and γ.
 _LOW, _HIGH = (32, 512, 0.1, "low"), (1, 16, 1.0, "high")
 NAMED = {
-    "auto": Level(*_LOW, max_regret="auto"),
-    "fast": Level(*_HIGH),
-    "thorough": Level(*_LOW),
-    "paper-low": Level(*_LOW, paper=True),
-    "paper-high": Level(*_HIGH, paper=True),
+    "auto": Level.of(*_LOW, max_regret="auto"),
+    "fast": Level.of(*_HIGH),
+    "thorough": Level.of(*_LOW),
+    "paper-low": Level.of(*_LOW, paper=True),
+    "paper-high": Level.of(*_HIGH, paper=True),
 }
 
 
@@ -204,9 +222,22 @@ class Recipe(Configured):
         decides, guides = utility_specs(target, distilled)
         level = NAMED[name]
         for partner in distilled_partners(decides.name) if decides is not None and guides else ():
-            if [guide.name for guide in guides] == [partner.name]:  # the paper's rate for a known pair, else D3's
-                level = dataclasses.replace(level, guide=PAPER_SAMPLES / getattr(partner, level.name))
-        recipe = cls(_decoder(level, len(guides), keywords), Sampling(), decides, guides, seed)
+            if [guide.name for guide in guides] == [partner.name]:
+                level = level.beside(partner)
+        # The one place where the default decoder is chosen: "rounds"; if the paper or a setting of a completer is asked
+        # for, one that completes.
+        given = keywords.pop("decoder", None)
+        stages = {stage: keywords.pop(stage) for stage in _STAGES_INSIDE if stage in keywords}
+        chosen = {stage: value for stage, value in stages.items() if value is not None}
+        if given is None:
+            completes = any(KEYWORDS.get(name, ())[:2] in (_COMPLETER, _OBSERVATION) for name in (*keywords, *chosen))
+            given = "rounds" if not (completes or level.paper) else "acpmbr" if guides else "pmbr"
+        if isinstance(given, str):
+            kind = DECODERS.get(given)
+            own = {stage: chosen.pop(stage) for stage in tuple(chosen) if stage in kind.field_names()}
+            given = kind.at(level, len(guides), **own)
+        recipe = cls(DECODERS.check("decoder", given), Sampling(), decides, guides, seed)
+        keywords |= chosen
         return recipe.changed(**keywords) if keywords else recipe
 
     def changed(self, **keywords: object) -> Recipe:
@@ -269,26 +300,6 @@ def utility_specs(
                 raise ValueError(f"distilled='auto' knows no distilled version of {name!r}: name one, or leave it out")
             guides[k] = UtilitySpec(known[0].name, guide.options)
     return decides, tuple(guides)
-
-
-def _decoder(level: Level, guides: int, keywords: dict[str, object]) -> Decoder:
-    """Choose the decoder: the one place where defaults are decided, by the level, the guides and what the caller said.
-
-    It is "rounds" by default; if the paper or a setting of a completer is asked for, one that completes. The keywords
-    that it has taken are removed.
-    """
-    given = keywords.pop("decoder", None)
-    for stage in _STAGES_INSIDE:
-        if keywords.get(stage) is None:
-            keywords.pop(stage, None)
-    if given is None:
-        completes = any(KEYWORDS.get(name, ())[:2] in (_COMPLETER, _OBSERVATION) for name in keywords)
-        given = "rounds" if not (completes or level.paper) else "acpmbr" if guides else "pmbr"
-    if not isinstance(given, str):
-        return DECODERS.check("decoder", given)
-    kind = DECODERS.get(given)
-    taken = [name for name in _STAGES_INSIDE if name in keywords and name in kind.field_names()]
-    return kind.at(level, guides, **{name: keywords.pop(name) for name in taken})
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class HalvingMBR(Decoder):
 
     @classmethod
     def at(cls, level: Level, guides: int, **stages: Any) -> HalvingMBR:
-        return cls(budget=level.budgets(0)[0], **stages)
+        return cls(budget=level.alone, **stages)
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         return (self.budget.pairs(unique, drawn),)

@@ -53,7 +53,7 @@ class PMBR(Decoder):
 
     @classmethod
     def _budgets_at(cls, level: Level, guides: int) -> dict[str, Any]:
-        return {"budget": level.budgets(0)[0]}
+        return {"budget": level.alone}
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         most = self.budget.pairs(unique, drawn)
@@ -123,8 +123,7 @@ class AgreementPMBR(PMBR):
 
     @classmethod
     def _budgets_at(cls, level: Level, guides: int) -> dict[str, Any]:
-        target, guide = level.budgets(guides)
-        return {"budget": target, "guide_budgets": (guide,)}
+        return {"budget": level.target if guides else level.alone, "guide_budgets": (level.guide,)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

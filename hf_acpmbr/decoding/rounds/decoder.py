@@ -82,8 +82,8 @@ class RoundsMBR(Decoder):
 
     @classmethod
     def at(cls, level: Level, guides: int, **stages: Any) -> RoundsMBR:
-        target, guide = level.budgets(guides)
-        return cls(budget=target, guide_budgets=(guide,), max_regret=level.max_regret, **stages)
+        budget = level.target if guides else level.alone
+        return cls(budget=budget, guide_budgets=(level.guide,), max_regret=level.max_regret, **stages)
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         n, m = unique
