@@ -145,10 +145,11 @@ class Demo:
 def per_row(target: Utility, guides: Sequence[Utility], seed: int) -> Recipe:
     """Make the paper's High with its scores per row, since its rates are meant for 1,024 samples."""
     recipe = Recipe.named("paper-high", target=target.name, distilled=[guide.name for guide in guides], seed=seed)
-    budgets = {"scores_per_row": PAPER_SAMPLES / recipe.decoder.budget.rate(PAPER_SAMPLES)}
+    paper = (PAPER_SAMPLES, PAPER_SAMPLES)
+    target_calls, *guide_calls = recipe.decoder.most_calls(paper, paper, len(guides))
+    budgets = {"scores_per_row": target_calls / PAPER_SAMPLES}
     if guides:
-        rate = recipe.decoder.guide_budgets[0].rate(PAPER_SAMPLES)
-        budgets["distilled_scores_per_row"] = PAPER_SAMPLES / rate
+        budgets["distilled_scores_per_row"] = guide_calls[0] / PAPER_SAMPLES
     return recipe.changed(**budgets)
 
 
@@ -187,7 +188,7 @@ def describe_measured() -> str:
     return "\n".join([*lines, f"\n  {measured['note']}"])
 
 
-def describe(found: Translated, judge: str, colour: bool) -> str:
+def example_text(found: Translated, judge: str, colour: bool) -> str:
     """Show both translations, what differs, and which is better by a metric that did not choose."""
     sentence = found.sentence
     lines = [f"  {OTHER_LANGUAGE[sentence.to]}→{sentence.to}  {sentence.source}"]
