@@ -242,7 +242,7 @@ def run(args: argparse.Namespace) -> int:
     found = [made for to in directions for made in demo.translate([each for each in sentences if each.to == to])]
     for each in found:
         if args.source or each.chosen != each.beam:
-            print(describe(each, demo.judge.name, colour), end="\n\n", flush=True)
+            print(example_text(each, demo.judge.name, colour), end="\n\n", flush=True)
     if all(each.sentence.reference is not None for each in found):
         print(summarise(found, demo.judge.name))
     if not args.source:
