@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,16 @@ class Candidates:
                     best[text] = position
             kept = tuple(ids[best[text]] for text in range(len(index)))
         return cls(tuple(index), totals, kept, summed.get("logprobs"), summed.get("sampling_logprobs"))
+
+    def with_more(self, other: Candidates) -> Candidates:
+        """Return the draws of both; what only one of them knows of its texts is left out."""
+
+        def both(name: str) -> list[Any] | None:
+            first, second = getattr(self, name), getattr(other, name)
+            return None if first is None or second is None else [*first, *second]
+
+        known = {name: both(name) for name in ("token_ids", "logprobs", "sampling_logprobs")}
+        return Candidates.from_texts([*self.texts, *other.texts], counts=[*self.counts, *other.counts], **known)
 
     @classmethod
     def from_counts(cls, counts: dict[str, int]) -> Candidates:

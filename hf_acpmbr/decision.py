@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -45,6 +46,28 @@ class Completed:
     def status(self) -> str:
         ended = "converged" if self.completion.converged else "stopped"
         return f"completed, {ended} after {self.completion.sweeps} sweeps"
+
+
+@dataclass(frozen=True)
+class DrawLoss:
+    """What the choice may lose, in the target's units, because not all draws were taken.
+
+    Args:
+        drawn: how many were, duplicates included.
+        most: how many there would have been; the loss is against full MBR over so many.
+        references: from the noise of the pseudo-references; of the careful bound all of it.
+        unseen: because better candidates may not have been drawn.
+    """
+
+    drawn: int
+    most: int
+    references: float
+    unseen: float
+
+    @property
+    def expected(self) -> float:
+        """The sum of both."""
+        return self.references + self.unseen
 
 
 class _WhenRead:
@@ -97,6 +120,7 @@ class Decision:
             where the decoder does not know.
         exact_calls: pairs that full MBR with the deciding utility would have scored.
         cached: pairs answered by the score cache, for each utility that has one.
+        draws: with `num_candidates="auto"`, how many draws there are and what more of them could gain.
     """
 
     candidates: Candidates
@@ -124,6 +148,7 @@ class Decision:
     expected_regret: float | None = None
     exact_calls: int | None = None
     cached: Mapping[str, int] = field(default_factory=dict)
+    draws: DrawLoss | None = None
 
     @cached_property
     def ranking(self) -> IntArray:
@@ -141,6 +166,12 @@ class Decision:
     def text(self) -> str:
         """The chosen text."""
         return self.candidates.texts[self.index]
+
+    def changed(self, **fields: object) -> Decision:
+        """Return it with other fields; what is made when it is read stays unread."""
+        twin = copy.copy(self)
+        twin.__dict__.update(fields)
+        return twin
 
     def list_best(self, k: int) -> None:
         """Set how many `nbest()` lists if it is not told."""

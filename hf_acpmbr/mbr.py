@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .candidates import Candidates
 from .config import integer, optional
 from .decision import Decision
 from .decoding import Texts
+from .decoding.draw_loss import Part
 from .generation.corpus import MapFunction
 from .generation.fingerprint import ModelSignature, generation_signature
 from .generation.guard import Caller, CheckedSignature
 from .generation.request import read_request, source_texts
 from .recipe import Recipe, utility_specs
-from .sampling import Request
+from .sampling import Request, Samples
 from .sampling.base import Sampler
-from .scoring import Utility, UtilityLike, decide_together
+from .scoring import Source, Utility, UtilityLike, decide_together
+from .until_sure import Asking, Drawing, Growing, decide_until_sure, stated_loss
 
 if TYPE_CHECKING:
     import torch
@@ -145,27 +146,42 @@ class ACPMBR:
         texts = source_texts(self.generation_tokenizer, request, sources, needed)
         start = time.perf_counter()
         sampling, context, rows = self.recipe.sampling, dict[str, object](), 0
-        if candidates is not None:
-            pools = _given("candidates", candidates, request)
-        else:
-            pools, rows = self._draw(sampling.sampler, request, sampling.num_candidates, sampling.add_beam)
+        if candidates is None:
             # What the result depends on besides candidates and decoder: the model, and how it was sampled.
             context = {
                 "model": ModelSignature(request.model),
                 "sampling": sampling,
                 "generation": generation_signature(request.generation_config, request.logits_processor),
             }
+            if sampling.num_candidates == "auto" and references is None:
+                return self._generate_until_sure(request, texts, context, k)
+            pools, rows = self._draw(sampling.sampler, request, sampling.fixed_number, sampling.add_beam)
+        else:
+            pools = _given("candidates", candidates, request)
         others = None  # without pseudo-references of their own the candidates serve as both
         if references is not None:
             others = _given("references", references, request)
         elif sampling.num_references is not None or sampling.references_sampler is not None:
             apart = dataclasses.replace(request, keys=tuple(key + b"references" for key in request.keys))
             sampler = sampling.references_sampler or sampling.sampler
-            others, more_rows = self._draw(sampler, apart, sampling.num_references or sampling.num_candidates)
+            others, more_rows = self._draw(sampler, apart, sampling.num_references or sampling.fixed_number)
             rows += more_rows
         seconds = time.perf_counter() - start
         decisions = self._decide_all(pools, texts, others or [None] * len(pools), context)
         return assemble(request, self.generation_tokenizer, decisions, others, k, rows, seconds)
+
+    def _generate_until_sure(
+        self, request: Request, sources: Sequence[str | None], context: Mapping[str, object], k: int
+    ) -> MBROutput:
+        from .generation.output import assemble
+        from .sampling.loops import own_outputs
+
+        sampling = self.recipe.sampling
+        outputs = own_outputs(request, sampling.add_beam) if sampling.add_beam else []
+        drawing = Drawing(request, sampling.sampler, self.recipe.seed, self._read, outputs)
+        decisions = self._decide_until_sure(drawing, sources, context)
+        costs = drawing.rows, drawing.seconds
+        return assemble(request, self.generation_tokenizer, decisions, None, k, *costs)
 
     @property
     def generation_tokenizer(self) -> Tokenizer:
@@ -184,6 +200,7 @@ class ACPMBR:
         source: str | None = None,
         references: Texts | None = None,
         nbest: int | None = None,
+        more: Callable[[int], Texts] | None = None,
     ) -> Decision:
         """Choose among candidates from anywhere: another engine, an API, a file.
 
@@ -192,8 +209,17 @@ class ACPMBR:
             source: what was translated, for utilities that look at it.
             references: pseudo-references; default: the candidates.
             nbest: how many the Decision's `nbest` lists; by default 1, or as many as the decoder selects.
+            more: with num_candidates="auto", what draws n more of them if the choice is not sure yet.
         """
-        return self.rerank_many([candidates], [source], [references], nbest)[0]
+        if more is None:
+            return self.rerank_many([candidates], [source], [references], nbest)[0]
+        if self.recipe.sampling.num_candidates != "auto":
+            raise ValueError("more= draws until the choice is sure: give num_candidates='auto' too")
+        if references is not None:
+            raise ValueError("more= draws candidates that are pseudo-references as well: leave references out")
+        (decision,) = self._decide_until_sure(Asking(Candidates.of(candidates), more), [source])
+        decision.list_best(_NBEST("nbest", nbest) or decision.nbest_size or 1)
+        return decision
 
     def rerank_many(
         self,
@@ -224,14 +250,33 @@ class ACPMBR:
         references: Sequence[Texts | None],
         context: Mapping[str, object] | None = None,
     ) -> list[Decision]:
-        started = (
-            self.decoder.start(
-                *(pool, pseudo, self.target, self.guides), source=source, seed=self.recipe.seed, context=context
-            )
-            for pool, source, pseudo in zip(pools, sources, references, strict=True)
-        )
-        used = [utility for utility in (self.target, *self.guides) if utility is not None]
-        return decide_together(started, joined=any(utility.joins_sources for utility in used))
+        started = (self._start(*given, context) for given in zip(pools, references, sources, strict=True))
+        return decide_together(started, joined=self._joins_sources)
+
+    def _decide_until_sure(
+        self, pools: Growing, sources: Sequence[str | None], context: Mapping[str, object] | None = None
+    ) -> list[Decision]:
+        def start(k: int, pool: Candidates, part: Part) -> Source[Decision]:
+            return self._start(pool, None, sources[k], context, part)
+
+        sampling, bound = self.recipe.sampling, stated_loss(self.decoder, self.target)
+        limits = len(sources), sampling.max_candidates, sampling.sure
+        return decide_until_sure(pools, start, bound, *limits, self._joins_sources)
+
+    def _start(
+        self,
+        pool: Candidates,
+        references: Texts | None,
+        source: str | None,
+        context: Mapping[str, object] | None,
+        part: Part | None = None,
+    ) -> Source[Decision]:
+        options: dict[str, Any] = {"source": source, "seed": self.recipe.seed, "context": context, "part": part}
+        return self.decoder.start(pool, references, self.target, self.guides, **options)
+
+    @property
+    def _joins_sources(self) -> bool:
+        return any(utility.joins_sources for utility in (self.target, *self.guides) if utility is not None)
 
     def _draw(
         self, sampler: Sampler, request: Request, number: int, add_beam: int = False
@@ -239,22 +284,20 @@ class ACPMBR:
         """Return the candidates of every source, and the decoder rows that they cost."""
         drawn = sampler.sample(request, number, self.recipe.seed)
         if add_beam:
-            from .sampling.loops import add_outputs
+            from .sampling.loops import own_outputs
 
-            drawn = add_outputs(drawn, request, add_beam)
-        # What the utilities compare: texts without special tokens and prompt.
-        decode = partial(self.generation_tokenizer.batch_decode, skip_special_tokens=True)
-        pools = [
-            Candidates.from_texts(
-                decode([list(ids) for ids in samples.token_ids]),
-                counts=samples.counts,
-                token_ids=samples.token_ids,
-                logprobs=samples.logprobs,
-                sampling_logprobs=samples.sampling_logprobs,
-            )
-            for samples in drawn
-        ]
-        return pools, sum(samples.model_rows for samples in drawn)
+            drawn = [samples.plus(own) for samples, own in zip(drawn, own_outputs(request, add_beam), strict=True)]
+        return [self._read(samples) for samples in drawn], sum(samples.model_rows for samples in drawn)
+
+    def _read(self, samples: Samples) -> Candidates:
+        """Make candidates of sequences: what the utilities compare is texts without special tokens and prompt."""
+        return Candidates.from_texts(
+            self.generation_tokenizer.batch_decode([list(ids) for ids in samples.token_ids], skip_special_tokens=True),
+            counts=samples.counts,
+            token_ids=samples.token_ids,
+            logprobs=samples.logprobs,
+            sampling_logprobs=samples.sampling_logprobs,
+        )
 
     def __repr__(self) -> str:
         return f"ACPMBR(decoder={self.decoder.name!r}, target={self.target!r}, distilled={list(self.guides)!r})"

@@ -25,6 +25,7 @@ from .config import (
     integer,
     nested,
     number,
+    one_of,
     optional,
     setting,
     several,
@@ -153,6 +154,16 @@ NAMED = {
 }
 
 
+def _number_or_auto(name: str, value: object) -> Any:
+    """Accept a number of samples or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    try:
+        return integer(1)(name, value)
+    except ValueError as error:
+        raise ValueError(f'{error}; or "auto"') from None
+
+
 def _beams(name: str, value: object) -> int:
     """Accept true, false or a number of beams."""
     return value if isinstance(value, bool) else integer(0)(name, value)
@@ -162,7 +173,24 @@ def _beams(name: str, value: object) -> int:
 class Sampling(Configured):
     """How candidates and pseudo-references come about."""
 
-    num_candidates: int = setting(PAPER_SAMPLES, integer(1), help="how many samples to draw.")
+    num_candidates: int | str = setting(
+        PAPER_SAMPLES,
+        _number_or_auto,
+        help='how many samples to draw; "auto" draws until the stated loss covers what more of them could gain.',
+    )
+    max_candidates: int = setting(
+        PAPER_SAMPLES,
+        integer(1),
+        help='with num_candidates="auto", how many at most; the stated loss is against full MBR over them.',
+        quiet=True,
+    )
+    sure: str = setting(
+        "on average",
+        one_of("on average", "every sentence"),
+        help='with num_candidates="auto", what the stated loss bounds: the mean over sentences, or the loss of nearly '
+        "every single one, which takes twice as many draws.",
+        quiet=True,
+    )
     num_references: int | None = setting(
         None,
         optional(integer(1)),
@@ -183,6 +211,22 @@ class Sampling(Configured):
         "generation config says, else 5; a number that many, 1 is greedy, 0 adds nothing.",
         quiet=True,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        apart = [name for name in ("num_references", "references_sampler") if getattr(self, name) is not None]
+        if self.num_candidates == "auto" and apart:
+            raise ValueError(
+                f"num_candidates='auto' draws candidates that are pseudo-references as well: leave {apart[0]} out, or "
+                "give a number of candidates"
+            )
+
+    @property
+    def fixed_number(self) -> int:
+        """The number of candidates; refused if it is to be found while drawing."""
+        if self.num_candidates == "auto":
+            raise ValueError("references of your own need a number of candidates: num_candidates='auto' has none")
+        return int(self.num_candidates)
 
 
 @dataclass(frozen=True)
@@ -311,6 +355,8 @@ _SAMPLER, _COMPLETER, _OBSERVATION = ("sampling", "sampler"), ("decoder", "compl
 # The path of each keyword into the recipe, in the order in which they apply.
 KEYWORDS: dict[str, tuple[str, ...]] = {
     "num_candidates": ("sampling", "num_candidates"),
+    "max_candidates": ("sampling", "max_candidates"),
+    "sure": ("sampling", "sure"),
     "num_references": ("sampling", "num_references"),
     "sampler": _SAMPLER,
     "references_sampler": ("sampling", "references_sampler"),

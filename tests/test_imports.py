@@ -29,7 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "decision": {"decoding", "completion"},  # for its types alone
     "decoding": {"scoring", "completion", "decision", "recipe"},
     "recipe": {"decoding", "sampling", "scoring"},  # of decoding and sampling the types alone
-    "mbr": {*BELOW_MBR, "generation"},
+    "until_sure": {"sampling", "scoring", "decoding", "decision"},
+    "mbr": {*BELOW_MBR, "generation", "until_sure"},
     "generation": {*BELOW_MBR, "mbr", "embedded"},
     "runs": {*BELOW_MBR, "mbr", "generation"},
     "serve": {*BELOW_MBR, "mbr", "generation"},

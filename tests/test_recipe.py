@@ -21,6 +21,8 @@ POOL = ["the cat sat", "a cat sat", "the cat sat", "the cat sat down", "dogs run
 # A value other than the default for every keyword.
 OTHER = {
     "num_candidates": 7,
+    "max_candidates": 200,
+    "sure": "every sentence",
     "num_references": 9,
     "sampler": "chunked",
     "references_sampler": "chunked",

@@ -21,10 +21,15 @@ from ..scoring import Steps as Steps
 
 if TYPE_CHECKING:
     from ..recipe import Level
+    from .draw_loss import Part
 
 D = TypeVar("D", bound="Decoder")
 Texts: TypeAlias = "Candidates | Iterable[str] | dict[str, int]"
 Need: TypeAlias = Literal["target", "guide", "logprobs", "references"]
+
+# The stated loss "auto", as a part of the utility's scale: the largest of 0.0005, 0.001, 0.003 and 0.005 with which the
+# mean regret × 100 stayed below 0.1 on every set and with every kind of guide (docs/beyond_the_paper.md).
+AUTO_REGRET = 0.001
 
 _REMEDIES: dict[str, str] = {
     "target": "a target utility: pass target=",
@@ -44,6 +49,7 @@ class Problem:
         full_matrix: (n, m) all target scores, if known.
         context: what else the result depends on, for the signature.
         bonus: (n,) what is added to each candidate's expected gain, in the target's units; None for nothing.
+        loss_share: the part of a stated loss that may be lost among these candidates; draws not taken have the rest.
         meter: the seconds spent.
 
     Attributes:
@@ -61,6 +67,7 @@ class Problem:
     full_matrix: FloatArray | None = None
     context: dict[str, object] = field(default_factory=dict)
     bonus: FloatArray | None = None
+    loss_share: float = 1.0
     meter: Meter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
@@ -98,6 +105,15 @@ class Problem:
             return gained
         bonus = self.bonus if rows is None else self.bonus[rows]
         return gained + bonus.reshape(-1, *[1] * (scores.ndim - 1))
+
+    def continue_from(self, earlier: Source[Any]) -> None:
+        """Take over the scores, costs and seconds of the same source with fewer candidates."""
+        self.meter = earlier.meter
+        for own, old in zip(self.scorers, earlier.scorers, strict=False):
+            own.learn(old)
+            for kept in (self.meter.scoring, self.meter.pace):
+                if old in kept:
+                    kept[own] = kept.pop(old)
 
     def seed_for(self, stage: int) -> int:
         """Derive different random numbers for every stage and utility from one seed."""
@@ -184,6 +200,10 @@ class Decoder(Stage, ABC):
     needs: ClassVar[frozenset[Need]] = frozenset({"target"})
     any_guides: ClassVar[bool] = False
 
+    def loss_bound(self, target: Utility) -> float | None:
+        """Return the expected loss at which it may stop, in the target's units; None if it states none."""
+        return None
+
     @classmethod
     def at(cls: type[D], level: Level, guides: int, **stages: Any) -> D:
         """Make the decoder as a named recipe has it; one with a budget reads it from the level.
@@ -257,8 +277,12 @@ class Decoder(Stage, ABC):
         seed: int = 0,
         full_matrix: npt.ArrayLike | None = None,
         context: Mapping[str, object] | None = None,
+        part: Part | None = None,
     ) -> Source[Decision]:
-        """Check the arguments of `decode` and make one source for `decide_together` of them."""
+        """Check the arguments of `decode` and make one source for `decide_together` of them.
+
+        With `part` the candidates are the first of more that could be drawn.
+        """
         pool = Candidates.of(candidates)
         pseudo = pool if references is None else Candidates.of(references)
         self.check_utilities(target is not None, len(guides))
@@ -272,7 +296,8 @@ class Decoder(Stage, ABC):
         helping = tuple(guide.prepare(pool.texts, pseudo.texts, source) for guide in guides)
         bonus = self._bonus(pool) if self.logprob_weight else None
         problem = Problem(pool, pseudo, source, seed, decides, helping, full, dict(context or {}), bonus)
-        return Source(self.decide(problem), problem.scorers, problem.meter)
+        steps = self.decide(problem) if part is None else part.decide(self, problem)
+        return Source(steps, problem.scorers, problem.meter)
 
     def _bonus(self, pool: Candidates) -> FloatArray:
         if pool.logprobs is None or not np.isfinite(pool.logprobs).all():

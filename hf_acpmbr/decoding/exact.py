@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..decision import Decision
-from .base import Decoder, Need, Problem, Steps
+from ..scoring import Utility
+from .base import AUTO_REGRET, Decoder, Need, Problem, Steps
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,9 @@ class MBR(Decoder):
     """
 
     name: ClassVar[str] = "mbr"
+
+    def loss_bound(self, target: Utility) -> float:
+        return AUTO_REGRET * target.scale
 
     def decide(self, problem: Problem) -> Steps[Decision]:
         return (yield from self.exact(problem, problem.target))

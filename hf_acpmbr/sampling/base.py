@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -96,6 +96,27 @@ class Samples:
     def total(self) -> int:
         return int(self.counts.sum())
 
+    def plus(self, other: Samples) -> Samples:
+        """Return the draws of both, in order; a sequence that both have is counted as often as in both together."""
+        place = {ids: k for k, ids in enumerate(self.token_ids)}
+        counts, new = self.counts.copy(), [k for k, ids in enumerate(other.token_ids) if ids not in place]
+        for k, ids in enumerate(other.token_ids):
+            if ids in place:
+                counts[place[ids]] += other.counts[k]
+
+        def both(name: str) -> FloatArray | None:
+            first, second = getattr(self, name), getattr(other, name)
+            return None if first is None or second is None else np.concatenate([first, second[new]])
+
+        return Samples(
+            token_ids=(*self.token_ids, *(other.token_ids[k] for k in new)),
+            counts=np.concatenate([counts, other.counts[new]]),
+            logprobs=both("logprobs"),
+            sampling_logprobs=both("sampling_logprobs"),
+            finished=np.concatenate([self.finished, other.finished[new]]),
+            model_rows=self.model_rows + other.model_rows,
+        )
+
 
 class Sampler(Stage, ABC):
     """Source → candidates. Subclasses are frozen dataclasses of their settings."""
@@ -103,6 +124,14 @@ class Sampler(Stage, ABC):
     @abstractmethod
     def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
         """Draw n samples per source of the request; same seed, same samples."""
+
+    def sample_more(self, request: Request, ranges: Sequence[range], seed: int = 0) -> list[Samples]:
+        """Draw these of each source's samples: those that `sample` would have drawn at these places."""
+        raise NotImplementedError(f"sampler {self.name!r} cannot draw more samples of a source")
+
+    def grain(self, request: Request) -> int:
+        """Return the number of which every range of `sample_more` is made; 0 if it cannot draw more."""
+        return 0
 
     @classmethod
     def from_object(cls, given: object) -> object:
@@ -138,6 +167,17 @@ class DrawingSampler(Sampler):
     truncation: Truncation = nested(Truncation.check, Truncation, help="the sampling distribution.")
     max_rows: int = setting(512, integer(1), help="at most this number of rows in one forward pass.")
 
+    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
+        """Draw n samples per source of the request."""
+        integer(1)("the number of samples", n)
+        return self.sample_more(request, [range(n)] * len(request.keys), seed)
+
+    @abstractmethod
+    def sample_more(self, request: Request, ranges: Sequence[range], seed: int = 0) -> list[Samples]: ...
+
+    def grain(self, request: Request) -> int:
+        return 1
+
 
 @dataclass(frozen=True)
 class Automatic(DrawingSampler):
@@ -145,14 +185,19 @@ class Automatic(DrawingSampler):
 
     name: ClassVar[str] = "auto"
 
-    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """Draw n samples per source of the request."""
+    def sample_more(self, request: Request, ranges: Sequence[range], seed: int = 0) -> list[Samples]:
+        """Draw these of each source's samples."""
+        return self._chosen(request).sample_more(request, ranges, seed)
+
+    def grain(self, request: Request) -> int:
+        return self._chosen(request).grain(request)
+
+    def _chosen(self, request: Request) -> Sampler:
         reason = self.obstacle(request)
         if reason is not None:
             _announce(self.max_rows, reason)
         name = "prefix-sharing" if reason is None else "chunked"
-        chosen = SAMPLERS.build(name, truncation=self.truncation, max_rows=self.max_rows)
-        return chosen.sample(request, n, seed)
+        return SAMPLERS.build(name, truncation=self.truncation, max_rows=self.max_rows)
 
     def obstacle(self, request: Request) -> str | None:
         """Say why prefix sharing cannot serve this request exactly; None if it can."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, TypeAlias
@@ -38,19 +38,21 @@ class Chunked(DrawingSampler):
 
     name: ClassVar[str] = "chunked"
 
+    def grain(self, request: Request) -> int:
+        return self.max_rows
+
     @torch.no_grad()
-    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """Draw n samples per source of the request."""
-        integer(1)("the number of samples", n)
+    def sample_more(self, request: Request, ranges: Sequence[range], seed: int = 0) -> list[Samples]:
+        """Draw these of each source's samples; a range begins where a chunk does."""
         config = copy.deepcopy(request.generation_config)
         config.do_sample, config.return_dict_in_generate = True, False
         warpers = self.truncation.warpers(str(request.input_ids.device))
         drawn = []
-        for source, key in enumerate(request.keys):
+        for source, (key, wanted) in enumerate(zip(request.keys, ranges, strict=True)):
             chunks: list[Chunk] = []
             model_rows = 0
-            for start in range(0, n, self.max_rows):
-                rows = min(self.max_rows, n - start)
+            for start in wanted[:: self.max_rows]:
+                rows = min(self.max_rows, wanted.stop - start)
                 raw, warped = _Tap(), _Tap()
                 processors = LogitsProcessorList([raw, *for_source(request, source, rows), *warpers, warped])
                 seeded = derived_seed(seed, key, start)
@@ -103,10 +105,10 @@ class BeamSearch(Sampler):
 
 
 @torch.no_grad()
-def add_outputs(drawn: list[Samples], request: Request, beams: int) -> list[Samples]:
-    """Add the model's own output, found by its beam search, to each source's samples and count it once.
+def own_outputs(request: Request, beams: int) -> list[Samples]:
+    """Return the model's own output per source, found by its beam search and counted once.
 
-    It was not drawn, so under the sampling distribution its log-probability is −inf unless a sample is equal to it.
+    It was not drawn, so under the sampling distribution its log-probability is −inf.
 
     Args:
         beams: how many; True takes as many as the model's generation config says, else 5; 1 is greedy.
@@ -118,8 +120,8 @@ def add_outputs(drawn: list[Samples], request: Request, beams: int) -> list[Samp
     config.return_dict_in_generate, config.do_sample = False, False
     config.num_return_sequences = 1
     method = "_sample" if beams == 1 else "_beam_search"
-    joined = []
-    for source, (samples, key) in enumerate(zip(drawn, request.keys, strict=True)):
+    outputs = []
+    for source, key in enumerate(request.keys):
         seed = derived_seed(0, key)
         config.num_beams = beams
         search = LogitsProcessorList([tap := _Tap(), *for_source(request, source, beams)])
@@ -133,35 +135,12 @@ def add_outputs(drawn: list[Samples], request: Request, beams: int) -> list[Samp
         logprobs = tap.chosen(walked)
         logprobs[:, : request.forced_tokens] = 0.0
         chunk = walked, (logprobs, np.full_like(logprobs, -np.inf))
-        joined.append(_with_output(samples, _collect(request, [chunk], model_rows + tap.steps)))
-    return joined
+        outputs.append(_collect(request, [chunk], model_rows + tap.steps))
+    return outputs
 
 
 def _next_of(sequence: list[int], _: int, ids: torch.Tensor) -> list[int]:
     return [sequence[len(ids)]]
-
-
-def _with_output(drawn: Samples, output: Samples) -> Samples:
-    """Add the one sequence of `output` to what was drawn."""
-    (ids,) = output.token_ids
-    model_rows = drawn.model_rows + output.model_rows
-    if ids in drawn.token_ids:
-        counts = drawn.counts.copy()
-        counts[drawn.token_ids.index(ids)] += 1
-        return dataclasses.replace(drawn, counts=counts, model_rows=model_rows)
-
-    def both(name: str) -> np.ndarray | None:
-        first, second = getattr(drawn, name), getattr(output, name)
-        return None if first is None else np.concatenate([first, second])
-
-    return Samples(
-        token_ids=(*drawn.token_ids, ids),
-        counts=np.append(drawn.counts, 1),
-        logprobs=both("logprobs"),
-        sampling_logprobs=both("sampling_logprobs"),
-        finished=np.append(drawn.finished, output.finished),
-        model_rows=model_rows,
-    )
 
 
 class _Tap:
@@ -205,7 +184,8 @@ def _collect(request: Request, chunks: list[Chunk], model_rows: int) -> Samples:
             if ids not in counts:
                 totals.append([float(values[row, :length].sum()) for values in logprobs])
             counts[ids] = counts.get(ids, 0) + 1
-    own, sampling = np.array(totals).T if totals[0] else (None, None)
+    recorded = not chunks or chunks[0][1]
+    own, sampling = np.array(totals).reshape(-1, 2).T if recorded else (None, None)
     return Samples(
         token_ids=tuple(counts),
         counts=np.fromiter(counts.values(), dtype=np.int64),

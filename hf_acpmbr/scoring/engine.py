@@ -89,6 +89,30 @@ class Scorer:
             lookup.compute()
         return lookup.answers()
 
+    def learn(self, other: Scorer) -> None:
+        """Take over what another scorer of the utility knows about texts that both have, and what it has cost.
+
+        Raises:
+            ValueError: if a score depends on all references, which are other ones here.
+        """
+        if self.utility.needs_all_references:
+            raise ValueError(
+                f"utility {self.utility.name!r} counts all references (idf), so its scores change when candidates are "
+                "added: give a number of candidates, or a utility without idf"
+            )
+        place = {text: k for k, text in enumerate(self.texts)}
+        here = np.array([place.get(text, -1) for text in other.texts], dtype=np.int64)
+        count = max(len(self.sources), 1)
+        pairs, source = np.divmod(other.known_keys, count)
+        h, r = (here[texts] for texts in np.divmod(pairs, len(other.texts)))
+        if self.utility.symmetric:
+            h, r = np.minimum(h, r), np.maximum(h, r)
+        both = (h >= 0) & (r >= 0)
+        keys = ((h * len(self.texts) + r) * count + source)[both]
+        order = np.argsort(keys)
+        self.known_keys, self.known_values = keys[order], other.known_values[both][order]
+        self.statistics = other.statistics
+
     def aggregate_scores(self, rows: IntArray, weights: FloatArray) -> FloatArray:
         """Return (k, K) utilities of hypotheses[rows] against K averaged references (aggregation, centroids).
 

@@ -107,13 +107,18 @@ class Meter:
         """Seconds of the decoder itself, up to now."""
         return self.computed + (0.0 if self.since is None else time.perf_counter() - self.since)
 
+    @property
+    def seconds(self) -> float:
+        """Seconds spent, up to now."""
+        return self.computing + sum(self.scoring.values())
+
     def affords(self, scorer: Scorer, most: int, share: float = 1.0) -> int:
         """Return at most `most`: how many more scores should be done before `share` of the limit is over.
 
         A score is expected to take what it took on average when the scorer was last asked.
         """
         pace = self.pace.get(scorer, 0.0)
-        left = max(share * self.limit - self.computing - sum(self.scoring.values()), 0.0)
+        left = max(share * self.limit - self.seconds, 0.0)
         return most if most * pace <= left else int(left / pace)
 
 

@@ -10,16 +10,13 @@ from ...config import nested, number, optional, setting, several
 from ...decision import Decision
 from ...recipe import Budget, Level, budget_each
 from ...scoring import Utility
-from ..base import Decoder, Problem, Steps
+from ..base import AUTO_REGRET, Decoder, Problem, Steps
 from .model import Shrinkage
 from .reference_weights import Calibration
 from .state import Pace, Race
 
 # With a time limit the budget is opened from so many scores in all: nothing is known of how long one takes.
 _FIRST_TIMED_STEP = 32
-# "auto": the largest of 0.0005, 0.001, 0.003 and 0.005 with which the mean regret × 100 stayed below 0.1 on every set
-# and with every kind of guide (docs/beyond_the_paper.md).
-AUTO_REGRET = 0.001
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,8 @@ class RoundsMBR(Decoder):
         if self.time_limit is not None:
             problem.meter.limit = self.time_limit
         race = Race(problem, budgets, self.pace, self.shrinkage, self.calibration)
-        bound = self._bound(problem)
+        stated = self.loss_bound(problem.target.utility)
+        bound = -1.0 if stated is None else stated * problem.loss_share
         early = ""
         for step in self._steps(len(problem), budget):
             yield from race.spend(step, step / budget)
@@ -138,11 +136,8 @@ class RoundsMBR(Decoder):
             step *= 2
         yield budget
 
-    def _bound(self, problem: Problem) -> float:
-        """The stated regret in the target's units; -1 where none is stated."""
-        if isinstance(self.max_regret, str):
-            return AUTO_REGRET * problem.target.utility.scale
-        return -1.0 if self.max_regret is None else self.max_regret
+    def loss_bound(self, target: Utility) -> float | None:
+        return AUTO_REGRET * target.scale if isinstance(self.max_regret, str) else self.max_regret
 
     def _enough(self, race: Race, bound: float, step: int) -> str:
         """Why it can stop; empty while it cannot."""

@@ -8,7 +8,7 @@ give (see `randomness`), at one model row per distinct prefix instead of one per
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -17,7 +17,6 @@ import torch
 from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from ...candidates import FloatArray, IntArray
-from ...config import integer
 from ..base import BoolArray, DrawingSampler, Request, Samples
 from ..randomness import Uniforms
 from ..rows import Rows
@@ -51,10 +50,9 @@ class PrefixSharing(DrawingSampler):
     name: ClassVar[str] = "prefix-sharing"
 
     @torch.no_grad()
-    def sample(self, request: Request, n: int, seed: int = 0) -> list[Samples]:
-        """Draw n samples per source of the request."""
-        integer(1)("the number of samples", n)
-        run = _Run(self, request, n, seed)
+    def sample_more(self, request: Request, ranges: Sequence[range], seed: int = 0) -> list[Samples]:
+        """Draw these of each source's samples."""
+        run = _Run(self, request, ranges, seed)
         waiting = run.start()
         while waiting:
             waiting.extend(run.advance(waiting.pop()))
@@ -64,25 +62,26 @@ class PrefixSharing(DrawingSampler):
 class _Run:
     """One call: extends prefixes by a token at a time and gathers the finished sequences."""
 
-    def __init__(self, sampler: PrefixSharing, request: Request, n: int, seed: int) -> None:
-        self.request, self.n, self.max_rows = request, n, sampler.max_rows
+    def __init__(self, sampler: PrefixSharing, request: Request, ranges: Sequence[range], seed: int) -> None:
+        self.request, self.ranges, self.max_rows = request, ranges, sampler.max_rows
+        self.n = max(wanted.stop for wanted in ranges)
         size = len(request.keys)
         self.forward = Forward(request)
         self.scoring = Scoring(request.logits_processor, sampler.truncation, request.input_ids.device, size)
         self.stopping = Stopping(request.stopping_criteria, request.input_ids)
-        self.uniforms = Uniforms(seed, request.keys, n)
+        self.uniforms = Uniforms(seed, request.keys, self.n)
         self.model_rows = np.zeros(size, dtype=np.int64)
         self.finished: list[Prefixes] = []
 
     def start(self) -> list[_Waiting]:
-        size = len(self.request.keys)
+        asked = np.array([k for k, wanted in enumerate(self.ranges) if len(wanted)], dtype=np.int64)
         prompts = Prefixes(
-            sources=np.arange(size),
-            tokens=np.empty((size, 0), dtype=np.int64),
-            logprobs=np.zeros(size),
-            sampling_logprobs=np.zeros(size),
-            samples=np.arange(size * self.n),
-            row_of=np.repeat(np.arange(size), self.n),
+            sources=asked,
+            tokens=np.empty((len(asked), 0), dtype=np.int64),
+            logprobs=np.zeros(len(asked)),
+            sampling_logprobs=np.zeros(len(asked)),
+            samples=np.concatenate([k * self.n + np.array(self.ranges[k]) for k in asked.tolist()]),
+            row_of=np.repeat(np.arange(len(asked)), [len(self.ranges[k]) for k in asked.tolist()]),
         )
         return [_Waiting(prompts, prompts.sources, None, last=True)]
 
@@ -99,6 +98,8 @@ class _Run:
         ids = torch.cat([sources.pick(prompts), tokens], dim=1)
         if cache is None:
             logits, cache = self.forward.first()
+            if rows < len(logits):  # some sources have all their samples
+                logits, cache = sources.pick(logits), cache.follow(sources)
         else:
             cache = cache.follow(Rows(parents, there[rows : 2 * rows]), fork=not last)
             logits = self.forward.next(ids, sources, cache.whole)

@@ -1,0 +1,164 @@
+"""Draw until sure: candidates come in growing parts until the stated loss covers what more of them could gain.
+
+With `num_candidates="auto"` a source gets some candidates, is decided, and is told what its choice may still lose
+against full MBR over `max_candidates` draws: among the candidates it has (`Decision.expected_regret`) and because of
+those it has not (`Decision.draws`). If both together are within the stated loss it is done, else more candidates are
+drawn, as many as the loss is forecast to need. Scores are kept, and the draws are those that one call would have made.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from .candidates import Candidates
+from .decision import Decision
+from .decoding import Decoder, Texts
+from .decoding.draw_loss import Part, next_draws
+from .sampling import Request, Samples
+from .sampling.base import Sampler
+from .scoring import Source, Utility, decide_together
+
+# Draws of the first part: fewer say too little of the upper tail, and easy sources need no more.
+_FIRST_DRAWS = 64
+
+
+class Growing(ABC):
+    """Candidates of S sources, of which more can be had.
+
+    Attributes:
+        first: how many draws of a source there are before any is asked for.
+        grain: every number of draws is a multiple of it.
+    """
+
+    first = 0
+    grain = 1
+
+    @abstractmethod
+    def grow(self, wanted: Mapping[int, int]) -> dict[int, Candidates]:
+        """Bring each of these sources, by its number, to a number of draws, and return all its candidates."""
+
+
+class Asking(Growing):
+    """The candidates of one source, and a function that draws n more of them."""
+
+    def __init__(self, candidates: Candidates, more: Callable[[int], Texts]) -> None:
+        self._pool, self._more = candidates, more
+        self.first = candidates.total
+
+    def grow(self, wanted: Mapping[int, int]) -> dict[int, Candidates]:
+        if (missing := wanted[0] - self._pool.total) > 0:
+            drawn = Candidates.of(self._more(missing))
+            if drawn.total < missing:
+                raise ValueError(f"more({missing}) gave {drawn.total} candidates: give as many as it asks for")
+            self._pool = self._pool.with_more(drawn)
+        return {0: self._pool}
+
+
+class Drawing(Growing):
+    """Samples of every source of a request.
+
+    Args:
+        read: makes candidates of samples.
+        outputs: the model's own output per source, added to the samples; empty for none.
+
+    Attributes:
+        seconds: spent on drawing so far.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        sampler: Sampler,
+        seed: int,
+        read: Callable[[Samples], Candidates],
+        outputs: Sequence[Samples] = (),
+    ) -> None:
+        self.grain = sampler.grain(request)
+        if not self.grain:
+            raise ValueError(
+                f"sampler {sampler.name!r} draws no further samples of a source, which num_candidates='auto' needs: "
+                "give a number of candidates, or another sampler"
+            )
+        self._request, self._sampler, self._seed = request, sampler, seed
+        self._read, self._outputs = read, outputs
+        self._drawn: dict[int, Samples] = {}
+        self.seconds = 0.0
+
+    @property
+    def rows(self) -> int:
+        """Decoder rows spent so far."""
+        return sum(samples.model_rows for samples in [*self._drawn.values(), *self._outputs])
+
+    def grow(self, wanted: Mapping[int, int]) -> dict[int, Candidates]:
+        start = time.perf_counter()
+        had = [self._drawn[k].total if k in self._drawn else 0 for k in range(len(self._request.keys))]
+        ranges = [range(count, wanted.get(k, count)) for k, count in enumerate(had)]
+        new = self._sampler.sample_more(self._request, ranges, self._seed)
+        for k in wanted:
+            self._drawn[k] = self._drawn[k].plus(new[k]) if k in self._drawn else new[k]
+        pools = {k: self._drawn[k].plus(self._outputs[k]) if self._outputs else self._drawn[k] for k in wanted}
+        candidates = {k: self._read(samples) for k, samples in pools.items()}
+        self.seconds += time.perf_counter() - start
+        return candidates
+
+
+def decide_until_sure(
+    pools: Growing,
+    start: Callable[[int, Candidates, Part], Source[Decision]],
+    bound: float,
+    sources: int,
+    most: int,
+    sure: str,
+    joined: bool,
+) -> list[Decision]:
+    """Draw and decide until every source is sure.
+
+    Args:
+        pools: the candidates of S sources.
+        start: makes a source of its number and these candidates.
+        bound: the stated loss, in the target's units.
+        sources: S.
+        most: the draws at which a source is done in any case.
+        sure: whether the loss stays within the bound "on average" over sources, or for "every sentence".
+        joined: see `decide_together`.
+    """
+
+    def rounded(draws: int) -> int:
+        return min(-(-draws // pools.grain) * pools.grain, most)
+
+    wanted = dict.fromkeys(range(sources), rounded(max(_FIRST_DRAWS, pools.first)))
+    running: dict[int, Source[Decision]] = {}
+    done: dict[int, Decision] = {}
+    while wanted:
+        for k, pool in pools.grow(wanted).items():
+            running[k] = start(k, pool, Part(wanted[k], most, sure, running.get(k)))
+        following: dict[int, int] = {}
+        decisions = decide_together([running[k] for k in wanted], joined=joined)
+        for (k, drawn), decision in zip(wanted.items(), decisions, strict=True):
+            loss = (decision.expected_regret or 0.0) + (0.0 if decision.draws is None else decision.draws.expected)
+            meter = running[k].meter
+            if drawn >= most:
+                why = f"all {drawn:,} draws taken"
+            elif loss <= bound:
+                why = f"{drawn:,} of at most {most:,} draws, expected loss below {bound:g} in all"
+            elif meter.seconds >= meter.limit:
+                why = f"{drawn:,} of at most {most:,} draws, {meter.limit:g} seconds are over"
+            else:
+                following[k] = rounded(next_draws(loss, bound, drawn, most))
+                continue
+            done[k] = decision.changed(status=f"{decision.status}; {why}")
+        wanted = following
+    return [done[k] for k in range(sources)]
+
+
+def stated_loss(decoder: Decoder, target: Utility | None) -> float:
+    """Return the loss at which a decoder may stop; refuse one that states none."""
+    bound = None if target is None else decoder.loss_bound(target)
+    if bound is None:
+        raise ValueError(
+            f"num_candidates='auto' stops at a stated loss, and decoder {decoder.name!r} with these settings states "
+            "none: take recipe='auto', decoder='mbr', max_regret=..., or a number of candidates"
+        )
+    return bound
