@@ -54,4 +54,4 @@ def sampled_means(
     used = len(draws) if references is None else min(references, len(draws))
     columns, counts = draws.part(0, used)
     scores = yield Ask.block(scorer, rows, columns)
-    return np.asarray(scores @ (counts / used))
+    return np.asarray(scores @ (counts / counts.sum()))

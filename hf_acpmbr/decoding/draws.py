@@ -10,20 +10,25 @@ from ..candidates import FloatArray, IntArray
 from .base import Problem
 
 
+# Draws that are put in order one by one; every decoder looks at far fewer of them, or at all.
+_IN_ORDER = 2**20
+
+
 @dataclass(frozen=True, eq=False)
 class Draws:
     """The M drawn pseudo-references in random order, as indices of unique ones.
 
     A part of them is a sample without replacement, so a decoder that takes them in turn sees what it would see on the
-    expanded list, and a reference that comes again costs no new utility call.
+    expanded list, and a reference that comes again costs no new utility call. Beyond the first million the order is
+    left open: memory and time go with the unique pseudo-references, whatever their counts.
 
     Args:
-        columns: (M,) which unique pseudo-reference each draw is.
-        unique: m, how many unique ones there are.
+        columns: (at most M,) which unique pseudo-reference each of the first draws is.
+        counts: (m,) how often each of the unique ones was drawn.
     """
 
     columns: IntArray
-    unique: int
+    counts: IntArray
 
     @classmethod
     def of(cls, problem: Problem, stage: int = 0) -> Draws:
@@ -31,24 +36,47 @@ class Draws:
         texts, counts = problem.references.texts, problem.references.counts
         by_text = np.array(sorted(range(len(texts)), key=texts.__getitem__), dtype=np.int64)
         random = np.random.default_rng(problem.seed_for(stage))
-        return cls(random.permutation(np.repeat(by_text, counts[by_text])), len(texts))
+        first = counts[by_text]
+        if (total := first.sum()) > _IN_ORDER:
+            # With replacement: of so many, hardly one would come twice too often, and none does.
+            first = np.minimum(random.multinomial(_IN_ORDER, first / total), first)
+        return cls(random.permutation(np.repeat(by_text, first)), counts)
 
     def __len__(self) -> int:
-        return int(self.columns.size)
+        return int(self.counts.sum())
 
     def part(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
-        """Unique pseudo-references among draws start..stop-1, in the order they come, and how often each was drawn."""
+        """Unique pseudo-references among draws start..stop-1, in the order they come, and how often each was drawn.
+
+        A part that ends where the order is open, before the last draw, ends with the draws in order.
+        """
         columns, first, counts = np.unique(self.columns[start:stop], return_index=True, return_counts=True)
         order = np.argsort(first)
-        return columns[order], counts[order]
+        columns, counts = columns[order], counts[order]
+        if stop >= len(self) > self.columns.size:
+            left = self._left()
+            left[columns] += counts
+            columns = np.concatenate([columns, np.setdiff1d(np.flatnonzero(left), columns)])
+            counts = left[columns]
+        return columns, counts
 
     def reach(self, unique: int) -> int:
         """How many draws can be taken before more than `unique` different pseudo-references have been seen."""
-        new = np.zeros(len(self), dtype=np.int64)
+        if unique >= self.counts.size:
+            return len(self)
+        new = np.zeros(self.columns.size, dtype=np.int64)
         new[np.unique(self.columns, return_index=True)[1]] = 1
         return int(np.searchsorted(np.cumsum(new), unique, side="right"))
 
     def split(self, parts: int) -> FloatArray:
-        """(parts, m) how often each pseudo-reference was drawn in each of `parts` equal parts (up to one draw)."""
-        pieces = np.array_split(self.columns, parts)
-        return np.stack([np.bincount(piece, minlength=self.unique) for piece in pieces]).astype(np.float64)
+        """(parts, m) how often each pseudo-reference was drawn in each of `parts` equal parts (up to one draw).
+
+        There are at most as many parts as draws in order; what is not in order is in all parts alike.
+        """
+        pieces = np.array_split(self.columns, min(parts, self.columns.size))
+        counts = np.stack([np.bincount(piece, minlength=self.counts.size) for piece in pieces])
+        return np.asarray(counts + self._left() / len(pieces))
+
+    def _left(self) -> IntArray:
+        """(m,) how often each pseudo-reference was drawn beyond the draws in order."""
+        return np.asarray(self.counts - np.bincount(self.columns, minlength=self.counts.size))

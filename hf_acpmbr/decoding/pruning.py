@@ -55,7 +55,7 @@ class PruningMBR(Decoder):
         for r in dict.fromkeys(min(step, len(draws)) for step in self.schedule):
             columns, counts = draws.part(0, r)
             scores = yield Ask.block(problem.target, alive, columns)
-            expected[alive] = scores @ (counts / r)
+            expected[alive] = scores @ (counts / counts.sum())
             steps_survived[alive] += 1
             wins = win_rates(problem.merit(problem.target.utility, scores, alive), counts, self.bootstrap, random)
             alive = alive[wins > 1 - self.alpha]

@@ -33,11 +33,12 @@ class NByS(Decoder):
         if self.num_references >= len(draws):
             return (yield from self.exact(problem, problem.target))
         columns, counts = draws.part(0, self.num_references)
+        used = int(counts.sum())
         scores = yield Ask.block(problem.target, np.arange(problem.shape[0]), columns)
         return self.decision(
             problem,
-            scores @ (counts / self.num_references),
-            f"{self.num_references} of {len(draws)} pseudo-references",
+            scores @ (counts / used),
+            f"{used} of {len(draws)} pseudo-references",
             deciding=problem.target,
-            rates=[(problem.target, len(draws) / self.num_references)],
+            rates=[(problem.target, len(draws) / used)],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,6 +199,29 @@ def test_the_order_of_the_candidates_has_no_influence(name):
         assert [entry.text for entry in a.nbest(12)] == [entry.text for entry in b.nbest(12)]
         expected = dict(zip(b.candidates.texts, b.expected, strict=True))
         np.testing.assert_allclose(a.expected, [expected[text] for text in a.candidates.texts], atol=1e-9)
+
+
+@every_decoder
+def test_counts_of_any_size_cost_what_the_unique_texts_cost(name):
+    world = World.make(2)
+    drawn = world.candidates()
+    many = Candidates(drawn.texts, drawn.counts * 2**47, logprobs=drawn.logprobs)
+    tracemalloc.start()
+    try:
+        got = run(name, world, many)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100e6
+    assert np.isfinite(got.expected[got.index])
+
+
+@every_decoder
+def test_a_seed_of_any_size_is_taken(name):
+    world = World.make(3)
+    got = run(name, world, seed=2**70)
+    assert f"|seed:{2**70}" in got.signature
+    assert_same(got, run(name, world, seed=2**70))
 
 
 @every_decoder
