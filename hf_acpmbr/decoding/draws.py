@@ -9,7 +9,6 @@ import numpy as np
 from ..candidates import FloatArray, IntArray
 from .base import Problem
 
-
 # Draws that are put in order one by one; every decoder looks at far fewer of them, or at all.
 _IN_ORDER = 2**20
 
