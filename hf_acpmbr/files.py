@@ -1,14 +1,18 @@
-"""Files that are there in full or not at all, and files that one process writes at a time."""
+"""Files that are there in full or not at all, files that one process writes at a time, and JSON from elsewhere."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import sys
 import uuid
 from pathlib import Path
 from typing import BinaryIO
+
+_DEEPEST = 100  # levels of lists and objects in JSON: Python's own limit depends on who calls
+_TOO_DEEP = f"it has lists and objects more than {_DEEPEST} levels deep: flatten it"
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> Path:
@@ -81,3 +85,25 @@ def lock_file(file: BinaryIO) -> bool:
     except OSError as error:
         return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
     return True
+
+
+def read_json(text: str) -> object:
+    """Parse JSON; two fields of one name, of which one would not count, and very deep nesting are ValueErrors."""
+    try:
+        value: object = json.loads(text, object_pairs_hook=_without_repetition)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, (list, dict))]:
+        if (depth := depth + 1) > _DEEPEST:
+            raise ValueError(_TOO_DEEP)
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return value
+
+
+def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return values

@@ -31,7 +31,7 @@ from .config import (
     several,
     suggest,
 )
-from .files import write_atomically
+from .files import read_json, write_atomically
 from .scoring import Partner, UtilityLike, UtilitySpec, distilled_partners
 
 if TYPE_CHECKING:
@@ -305,7 +305,10 @@ class Recipe(Configured):
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
-        values = json.loads(text)
+        try:
+            values = read_json(text)
+        except ValueError as error:
+            raise ValueError(f"a Recipe is JSON, and this is none that can be used: {error}") from error
         if not isinstance(values, dict):
             raise ValueError(f"a Recipe is a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)
@@ -343,6 +346,13 @@ def utility_specs(
             if not known:
                 raise ValueError(f"distilled='auto' knows no distilled version of {name!r}: name one, or leave it out")
             guides[k] = UtilitySpec(known[0].name, guide.options)
+    used = [spec for spec in (decides, *guides) if spec is not None]
+    for k, spec in enumerate(used):
+        if spec.scored_by in [other.scored_by for other in used[:k]]:
+            raise ValueError(
+                f"distilled has {spec.name!r}, which is used already: it would cost its calls again and tell nothing "
+                "new; leave it out, or name a cheaper utility"
+            )
     return decides, tuple(guides)
 
 

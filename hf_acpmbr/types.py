@@ -42,6 +42,9 @@ class GenerativeModel(Protocol):
     def generate(self) -> Callable[..., Any]: ...  # whatever its custom_generate returns
 
     @property
+    def get_output_embeddings(self) -> Callable[[], torch.nn.Module | None]: ...
+
+    @property
     def prepare_inputs_for_generation(self) -> Callable[..., Mapping[str, object]]: ...
 
     @property

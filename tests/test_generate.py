@@ -217,3 +217,42 @@ def test_log_probabilities_of_equal_texts_add_up() -> None:
         assert isinstance(candidates, Candidates)
         assert candidates.logprobs is not None
         assert np.exp(candidates.logprobs).sum() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("kind", ["m2m100", "llama"])
+@pytest.mark.parametrize("token", [10**7, -5, [EOS, 10**7]])
+@pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
+def test_a_forced_token_beyond_the_vocabulary_is_refused_by_name(kind: str, name: str, token: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{name}=.* is no token of this model, which has \d+: give the id of"):
+        generate(kind, chrf(kind), **{name: token})
+
+
+def test_texts_that_cannot_end_are_cut_with_the_warning_that_generate_gives() -> None:
+    with pytest.warns(UserWarning, match="is larger than the maximum possible length"):
+        out = generate("m2m100", chrf("m2m100"), min_new_tokens=99999, return_dict_in_generate=True)
+    assert all(len(ids) == 6 and EOS not in ids for ids in out.candidates[0].token_ids)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    ["auto", "prefix-sharing", "chunked", "beam-search", {"name": "beam-search", "do_sample": True}],
+    ids=str,
+)
+def test_a_seed_of_any_size_is_one_of_its_own(sampler: Any) -> None:
+    settings = {"sampler": sampler} if "beam" in str(sampler) else {"sampler": sampler, "num_candidates": 30}
+    outs = [
+        generate("m2m100", ACPMBR(tiny_pair("m2m100")[1], target="chrf", decoder="mbr", seed=seed, **settings))
+        for seed in (2**70, 2**70, 2**70 + 1)
+    ]
+    assert torch.equal(outs[0], outs[1])
+
+
+def test_do_sample_is_a_setting_of_beams_alone_and_top_k_0_cuts_nothing() -> None:
+    for name in ("auto", "prefix-sharing", "chunked"):
+        with pytest.raises(ValueError, match=f"'do_sample' is not a setting of '{name}'"):
+            ACPMBR(target="chrf", sampler={"name": name, "do_sample": True})
+    all_tokens = generate("m2m100", chrf("m2m100", num_candidates=60, top_k=0), return_dict_in_generate=True)
+    the_same = generate("m2m100", chrf("m2m100", num_candidates=60), return_dict_in_generate=True)
+    one = generate("m2m100", chrf("m2m100", num_candidates=60, top_k=1), return_dict_in_generate=True)
+    assert [c.texts for c in all_tokens.candidates] == [c.texts for c in the_same.candidates]
+    assert [len(c) for c in one.candidates] == [1, 1, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,33 @@ def test_what_cannot_be_done_is_said(folder: Path) -> None:
         load_model("no/where")
     with pytest.raises(ValueError, match="dtype must be auto or"):
         load_model(folder, dtype="half-precision")
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("it ran",)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("model.safetensors", b""),
+        ("model.safetensors", None),
+        ("pytorch_model.bin", b""),
+        ("pytorch_model.bin", pickle.dumps(Evil(), 2)),
+        ("config.json", b"[]"),
+        ("config.json", b"[" * 10**5),
+        ("tokenizer.json", b"[]"),
+    ],
+    ids=str,
+)
+def test_a_damaged_or_malicious_file_of_a_model_is_an_error_with_the_models_name(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: bytes | None
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    if file == "pytorch_model.bin":
+        (copy / "model.safetensors").unlink()
+    (copy / file).write_bytes((copy / file).read_bytes()[:-500] if content is None else content)
+    with pytest.raises(ValueError, match=f"model '{copy}' cannot be loaded"):
+        load_model(copy)
+    assert "it ran" not in capsys.readouterr().out

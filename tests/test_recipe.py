@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_acpmbr import ACPMBR, Recipe, load_utility
+from hf_acpmbr import ACPMBR, Recipe, as_utility, load_utility
 from hf_acpmbr.completion import AgreementALS
 from hf_acpmbr.config import COMPLETERS, DECODERS, OBSERVATIONS, SAMPLERS
 from hf_acpmbr.decoding import HalvingMBR
@@ -265,6 +265,48 @@ def test_a_recipe_is_frozen_and_a_file_with_a_typo_is_refused():
         inner[typo] = 3
         with pytest.raises(ValueError, match=f"'{typo}' is not a setting of"):
             Recipe.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"seed": 1, "seed": 2}', "'seed' is there twice"),
+        ('{"decoder": {"name": "mbr", "name": "map"}}', "'name' is there twice"),
+        ('{"target": ' * 100_000, "more than 100 levels deep"),
+        ('{"target": {"name": "chrf", "x": %s}}' % ("[" * 200 + "]" * 200), "more than 100 levels deep"),
+        ("{", "is none that can be used"),
+        ('{"seed": %s}' % ("9" * 5000), "is none that can be used"),
+    ],
+    ids=["seed twice", "name twice", "unfinished and deep", "deep", "unfinished", "number"],
+)
+def test_a_text_in_which_something_would_not_count_is_no_recipe(text, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "distilled"),
+    [
+        ("chrf", "chrf"),
+        ("chrf", ["bleu", {"name": "CHRF", "price_per_pair": 2.0}]),
+        ("chrf", ["bleu", "bleu"]),
+        (load_utility("chrf"), "chrf"),
+        ((judge := as_utility(lambda h, r: [1.0] * len(h))), judge),
+    ],
+)
+def test_a_utility_is_not_paid_for_twice(target, distilled):
+    with pytest.raises(ValueError, match=r"distilled has .* which is used already"):
+        ACPMBR(target=target, distilled=distilled)
+
+
+def test_one_metric_with_other_options_is_another_guide():
+    ACPMBR(target={"name": "chrf", "word_order": 2}, distilled="chrf")
+    ACPMBR(target=as_utility(lambda h, r: [1.0] * len(h)), distilled=as_utility(lambda h, r: [2.0] * len(h)))
+
+
+def test_a_decoder_that_needs_a_guide_says_so_and_not_what_follows_from_it():
+    with pytest.raises(ValueError, match="acpmbr needs a distilled utility"):
+        ACPMBR(target="chrf", decoder="acpmbr")
 
 
 def test_a_setting_of_a_completer_chooses_a_decoder_that_completes():

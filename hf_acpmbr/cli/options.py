@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
+
+from ..files import read_json
 
 
 def key_value(text: str) -> tuple[str, object]:
@@ -17,10 +18,11 @@ def key_value(text: str) -> tuple[str, object]:
 
 def json_or_text(text: str) -> object:
     try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+        return read_json(text)
+    except ValueError as error:
         if text.startswith(("{", "[")):
-            raise argparse.ArgumentTypeError(f"{text!r} starts like JSON, but is not valid JSON") from None
+            message = f"{text!r:.80} starts like JSON, but is not valid JSON ({error})"
+            raise argparse.ArgumentTypeError(message) from None
         return text
 
 

@@ -33,7 +33,7 @@ AUTO_REGRET = 0.001
 
 _REMEDIES: dict[str, str] = {
     "target": "a target utility: pass target=",
-    "guide": "a guide (the distilled utility): pass distilled= (guides= of a decoder)",
+    "guide": "a distilled utility as its guide: pass distilled= (guides= of a decoder)",
     "logprobs": "log-probabilities: pass Candidates with logprobs (the sampler gives them)",
     "references": "the real references: pass references=",
 }

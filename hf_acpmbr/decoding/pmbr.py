@@ -39,9 +39,8 @@ class PMBR(Decoder):
 
     @classmethod
     def at(cls: type[P], level: Level, guides: int, **stages: Any) -> P:
-        completer = stages.pop("completer", None) or (
-            "als" if not guides else "agreement-als" if level.paper else "transfer"
-        )
+        guided = "agreement-als" if level.paper else "transfer"
+        completer = stages.pop("completer", None) or (guided if "guide" in cls.needs else "als")
         if isinstance(completer, str):
             known = COMPLETERS.get(completer).field_names()
             paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if level.paper else {}

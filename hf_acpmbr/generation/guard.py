@@ -42,6 +42,7 @@ _OVERRULED: dict[str, tuple[tuple[float | None, ...], str | None]] = {
 # What MBR cannot do beside its own way of decoding.
 _OTHER_DECODING = ("penalty_alpha", "dola_layers", "diversity_penalty", "force_words_ids", "constraints")
 _SINGLE_SAMPLES = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
+_FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 _RECORDS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 _PER_SOURCE = ("num_beams", "num_return_sequences")  # rows that `generate` would make of one source
 
@@ -188,6 +189,12 @@ def _refusal(caller: Caller) -> str | None:
             f"{', '.join(records)}=True cannot be honoured: MBR scores texts, not tokens. "
             "return_dict_in_generate=True gives an MBROutput with log-probabilities, utilities and matrices"
         )
+    size = getattr(getattr(caller.model.get_output_embeddings(), "weight", None), "shape", (None,))[0]
+    for name in _FORCED:
+        forced = caller.setting(name)
+        ids = forced if isinstance(forced, (list, tuple)) else [forced]
+        if any(isinstance(token, int) and size is not None and not 0 <= token < size for token in ids):
+            return f"{name}={forced} is no token of this model, which has {size}: give the id of one of them"
     several = [f"{caller.rows} sources"] if caller.rows > 1 else []
     if (sequences := caller.setting("num_return_sequences")) not in (None, 1):
         several.append(f"num_return_sequences={sequences}")

@@ -174,7 +174,9 @@ def _place(name: str) -> str:
 def _explained(name: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # readers of damaged files raise anything
         raise ValueError(
             f"model {name!r} cannot be loaded: give a hub id, a folder written by save_pretrained, or {EMBEDDED!r} "
             f"({_one_line(error)})"

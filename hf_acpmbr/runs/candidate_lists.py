@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias, cast
 
 from ..candidates import Candidates
+from ..files import read_json
 from .formats import OUTPUT_FIELDS
 from .inputs import Input, Lines, Parsed, open_lines, shown, text_of
 
@@ -19,7 +19,6 @@ _LISTS = ("candidates", "counts", "logprobs", "references")
 _FIELDS = (*_LISTS, "source")
 _SHORT = {"src": "source", "ref": "references", "hyp": "candidates", "candidate": "candidates"}
 _ALIKE = 0.88  # "reference" and "souce", but neither "source_id" nor "resource"
-_DEEPEST = 100  # levels of lists and objects in a line: Python's own limit depends on who calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,15 +158,13 @@ def _json_entry(line: str, where: str) -> dict[str, object]:
     if not line.strip():
         raise ValueError(f"{where} is blank: remove it, or give candidates")
     try:
-        value = json.loads(line, object_pairs_hook=_without_repetition)
-    except (ValueError, RecursionError) as error:
+        value = read_json(line)
+    except ValueError as error:
         raise ValueError(
-            f"{where} is not JSON ({error}): use --candidates-per-source for plain lines, --input-format nbest for "
-            "n-best lists"
+            f"{where} is not JSON that can be used ({error}): use --candidates-per-source for plain lines, "
+            "--input-format nbest for n-best lists"
         ) from None
     entry = {"candidates": value} if isinstance(value, list) else value
-    if line.count("[") + line.count("{") > _DEEPEST and _depth(value) > _DEEPEST:
-        raise ValueError(f"{where} has lists and objects more than {_DEEPEST} levels deep: flatten it")
     if not isinstance(entry, dict) or not entry.get("candidates"):
         raise ValueError(f'{where} has no candidates: give a list of texts or {{"candidates": [...]}}')
     for name in sorted(entry.keys() - set(_FIELDS)):
@@ -177,28 +174,11 @@ def _json_entry(line: str, where: str) -> dict[str, object]:
     return entry
 
 
-def _depth(value: object) -> int:
-    """The levels of lists and objects, without recursion."""
-    depth, level = 0, [value]
-    while level := [item for item in level if isinstance(item, (list, dict))]:
-        depth += 1
-        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
-    return depth
-
-
 def _meant(name: str) -> str | None:
     """The field that a name may be a misspelling of."""
     if (bare := name.lower().rstrip("s")) in _SHORT:
         return _SHORT[bare]
     return next(iter(difflib.get_close_matches(name.lower(), _FIELDS, n=1, cutoff=_ALIKE)), None)
-
-
-def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return values
 
 
 def _texts(value: object, field: str, where: str) -> tuple[list[str], list[object] | None]:

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
+from ..files import read_json
+
 Item = TypeVar("Item")
 # The place of a record in its file, and a function that makes its item or names the mistake.
 Parsed = Iterator[tuple[str, Callable[[], Item]]]
@@ -230,9 +232,11 @@ def shown(value: object) -> str:
 
 def _field(line: str, column: str, where: str) -> str:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON ({error}): leave out --column for plain lines") from None
+        row = read_json(line)
+    except ValueError as error:
+        raise ValueError(
+            f"{where} is not JSON that can be used ({error}): leave out --column for plain lines"
+        ) from None
     if not isinstance(row, dict) or column not in row:
         known = f": it has {', '.join(row)}" if isinstance(row, dict) else ""
         raise ValueError(f"{where} has no column {column!r}{known}")

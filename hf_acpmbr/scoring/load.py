@@ -16,7 +16,7 @@ from ..config import Configured, describe, flag, number, plain
 from ..types import EvaluateModule, ScoreObject
 from .checkpoints import checkpoint_folder, read_config
 from .fingerprint import check_options
-from .utility import PRICES, Utility
+from .utility import NEUTRAL_OPTIONS, PRICES, Utility
 
 if TYPE_CHECKING:
     from ..types import JSON
@@ -291,6 +291,13 @@ class UtilitySpec(Configured):
                 'give it to the call, as in ACPMBR(target={"name": ..., "cache": FILE}) or --target-option cache=FILE'
             )
         return cls.of(value)
+
+    @property
+    def scored_by(self) -> object:
+        """What two specs of equal scores share: the object, or the name with the options that can change a score."""
+        if self.ready is not None and self.ready.loaded_as is None:
+            return id(self.ready)
+        return self.name.lower(), {key: value for key, value in self.options.items() if key not in NEUTRAL_OPTIONS}
 
     def load(self, *, trust_remote_code: bool = False) -> Utility:
         """Give the ready object, or load it.

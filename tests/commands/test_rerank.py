@@ -147,7 +147,7 @@ def test_resume_after_a_kill_gives_the_same_bytes(tmp_path: Path, monkeypatch: p
         (
             '{"candidates": ["a"], "meta": ' + "[" * 200 + "]" * 200 + "}\n",
             ("--format", "jsonl"),
-            "in line 1 has lists and objects more than 100 levels deep",
+            "has lists and objects more than 100 levels deep",
         ),
         (
             "0 ||| a\n2 ||| b\n",
