@@ -87,7 +87,7 @@ def lock_file(file: BinaryIO) -> bool:
     return True
 
 
-def read_json(text: str) -> object:
+def parse_json(text: str) -> object:
     """Parse JSON; two fields of one name, of which one would not count, and very deep nesting are ValueErrors."""
     try:
         value: object = json.loads(text, object_pairs_hook=_without_repetition)

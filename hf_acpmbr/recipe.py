@@ -31,7 +31,7 @@ from .config import (
     several,
     suggest,
 )
-from .files import read_json, write_atomically
+from .files import parse_json, write_atomically
 from .scoring import Partner, UtilityLike, UtilitySpec, distilled_partners
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class Recipe(Configured):
     @classmethod
     def from_json(cls, text: str) -> Recipe:
         try:
-            values = read_json(text)
+            values = parse_json(text)
         except ValueError as error:
             raise ValueError(f"a Recipe is JSON, and this is none that can be used: {error}") from error
         if not isinstance(values, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..files import read_json
+from ..files import parse_json
 
 
 def key_value(text: str) -> tuple[str, object]:
@@ -18,7 +18,7 @@ def key_value(text: str) -> tuple[str, object]:
 
 def json_or_text(text: str) -> object:
     try:
-        return read_json(text)
+        return parse_json(text)
     except ValueError as error:
         if text.startswith(("{", "[")):
             message = f"{text!r:.80} starts like JSON, but is not valid JSON ({error})"

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from ..candidates import Candidates
-from ..files import read_json
+from ..files import parse_json
 from .formats import OUTPUT_FIELDS
 from .inputs import Input, Lines, Parsed, open_lines, shown, text_of
 
@@ -158,7 +158,7 @@ def _json_entry(line: str, where: str) -> dict[str, object]:
     if not line.strip():
         raise ValueError(f"{where} is blank: remove it, or give candidates")
     try:
-        value = read_json(line)
+        value = parse_json(line)
     except ValueError as error:
         raise ValueError(
             f"{where} is not JSON that can be used ({error}): use --candidates-per-source for plain lines, "

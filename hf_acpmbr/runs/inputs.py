@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
-from ..files import read_json
+from ..files import parse_json
 
 Item = TypeVar("Item")
 # The place of a record in its file, and a function that makes its item or names the mistake.
@@ -232,7 +232,7 @@ def shown(value: object) -> str:
 
 def _field(line: str, column: str, where: str) -> str:
     try:
-        row = read_json(line)
+        row = parse_json(line)
     except ValueError as error:
         raise ValueError(
             f"{where} is not JSON that can be used ({error}): leave out --column for plain lines"
