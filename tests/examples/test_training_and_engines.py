@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
+import transformers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -37,22 +39,44 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{package} is not installed: pip install {package}")
 
 
+def untrained_model(folder: Path) -> None:
+    """Write a tiny causal model and a tokenizer of bytes with a chat template."""
+    core = tokenizers.Tokenizer(tokenizers.models.BPE())
+    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = tokenizers.decoders.ByteLevel()
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=list(special.values()), initial_alphabet=letters, show_progress=False
+    )
+    core.train_from_iterator(["Guten Morgen!"], trainer)
+    template = "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}</s>{% endfor %}"
+    template += "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=core, chat_template=template, **special)
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    transformers.set_seed(0)
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(tokenizer), **sizes, **ids)).save_pretrained(
+        folder
+    )
+
+
 @needs("trl")
 @pytest.mark.parametrize("options", [[], ["--conversational"]])
 def test_dpo_with_trl_learns_to_tell_chosen_from_rejected(options: list[str], tmp_path: Path) -> None:
-    out = start(
-        "preference_data.py", "--train", "dpo", "--steps", "6", "--num-candidates", "32", *options, cwd=tmp_path
-    )
+    untrained_model(tmp_path / "model")
+    train = ["--train", str(tmp_path / "model"), "--steps", "6", "--num-candidates", "32"]
+    out = start("preference_data.py", *train, *options, cwd=tmp_path)
     margins = [float(found) for found in re.findall(r"margin of the rewards (-?[\d.]+)", out)]
     assert margins[0] == 0.0, "before the first step the model is its own reference"
     assert margins[1] > 0.0
 
 
-@needs("accelerate")
-def test_distillation_with_seq2seq_trainer_lowers_the_loss(tmp_path: Path) -> None:
-    out = start("preference_data.py", "--train", "distill", "--steps", "6", "--num-candidates", "16", cwd=tmp_path)
-    first, last = map(float, re.search(r"loss ([\d.]+) at the first step, ([\d.]+) at", out).groups())  # type: ignore[union-attr]
-    assert last < first
+def test_preference_data_alone_needs_no_trainer(tmp_path: Path) -> None:
+    out = start("preference_data.py", "--num-candidates", "16", cwd=tmp_path)
+    count = int(re.match(r"(\d+) pairs of 8 sources", out)[1])  # type: ignore[index]
+    assert 0 < count == out.count(" > ")
 
 
 @needs("ctranslate2")
@@ -70,11 +94,11 @@ def test_model_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "several sources: " in out
 
 
-def test_self_consistency(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--steps", "3", "--questions", "2", "--num-candidates", "4"]
-    monkeypatch.setattr(sys, "argv", ["self_consistency.py", *options])
+def test_self_consistency(capsys: pytest.CaptureFixture[str]) -> None:
     example = runpy.run_path(str(EXAMPLES / "self_consistency.py"), run_name="__main__")
-    assert "formulas: right are" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "= 22 (agrees with 60% of them)" in printed
+    assert "programs: 2*x+1 (agrees with 50% of them)" in printed
     answers = example["agreement"](example["final_number"])
     assert answers(["3+4=7", "3+4=7", "no", "no"], ["4+3=7", "3+4=8", "no", "3+4=7"]) == [1.0, 0.0, 0.0, 0.0]
     programs = example["agreement"](example["results"])
