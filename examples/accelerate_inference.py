@@ -1,4 +1,4 @@
-"""Several processes or GPUs with accelerate: each translates its share, the main process gathers them in order.
+"""Several processes or GPUs; needs accelerate. Each translates its share, the main process gathers them in order.
 
 python examples/accelerate_inference.py
 accelerate launch --multi_gpu --num_processes 2 examples/accelerate_inference.py

@@ -1,4 +1,4 @@
-"""Candidates of CTranslate2: the model is converted and sampled by CTranslate2, the choice is made here.
+"""Candidates of CTranslate2, which it needs: it converts and samples the model, and the choice is made here.
 
 pip install ctranslate2
 python examples/ctranslate2_candidates.py

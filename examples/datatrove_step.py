@@ -1,4 +1,4 @@
-"""A step of a datatrove pipeline that replaces the text of each document by the best of its candidates.
+"""A step of a datatrove pipeline (needs 'datatrove[io]'): the best of its candidates replaces the text of a document.
 
     python examples/datatrove_step.py candidates/ best/ --tasks 2
 

@@ -1,6 +1,6 @@
-"""A decoder-only chat model: left padding, a chat template, and a utility that compares only what the model wrote.
+"""A decoder-only chat model, to be named: none is in the package. Left padding and the chat template are taken care of.
 
-No such model is embedded in the package, so name one:
+The utility compares only what the model wrote:
 
     python examples/decoder_only_chat.py --model Qwen/Qwen3-0.6B
 """

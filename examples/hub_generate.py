@@ -1,4 +1,4 @@
-"""The same from a repository in the Hub's form: `custom_generate="<folder or hub id>", trust_remote_code=True`.
+"""MBR from a repository in the Hub's form; needs transformers 5.17: `custom_generate="<folder or hub id>"`.
 
 python examples/hub_generate.py
 """

@@ -1,9 +1,7 @@
-"""An LLM as the utility: a local causal model judges candidates against each other, each pair in both orders.
+"""A language model as the utility, to be named: none is in the package. It judges pairs of candidates in both orders.
 
-No such model is embedded in the package, so name one:
-
-    python examples/llm_judge.py --judge HuggingFaceTB/SmolLM2-1.7B-Instruct
-    python examples/llm_judge.py --judge HuggingFaceTB/SmolLM2-1.7B-Instruct --question preference
+python examples/llm_judge.py --judge HuggingFaceTB/SmolLM2-1.7B-Instruct
+python examples/llm_judge.py --judge HuggingFaceTB/SmolLM2-1.7B-Instruct --question preference
 """
 
 from __future__ import annotations
