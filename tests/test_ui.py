@@ -117,7 +117,11 @@ def test_other_decoders_are_those_of_the_recipe_fast_and_call_no_utility(
     for utility in (analysis.target, *analysis.guides):
         monkeypatch.setattr(type(utility), "kernel", lambda *_: pytest.fail("a utility was called"))
     again = {choice.method: choice for choice in other_choices(analysis, None, Offer())}
-    for name, method, guides in (("acpmbr", "AC-PMBR", [guide]), ("pmbr", "PMBR", []), ("halving", "Halving", [])):
+    for name, method, guides in (
+        ("acpmbr", "AC-PMBR (transfer)", [guide]),
+        ("pmbr", "PMBR (als)", []),
+        ("halving", "Halving", []),
+    ):
         mbr = ACPMBR(target="embedded", distilled=guides, decoder=name, recipe="fast")
         found = fast(name, analysis.recipe)
         assert found is not None

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 from ..candidates import Candidates
-from ..decoding import Decision
+from ..decoding import PMBR, Decision
 from ..generation.models import EMBEDDED, EMBEDDED_LANGUAGES, known_languages, load_model, load_tokenizer, set_languages
 from ..generation.prompts import Prompting
 from ..mbr import ACPMBR
@@ -50,7 +50,7 @@ class Analysis:
     @property
     def method(self) -> str:
         """The name of the recipe's decoder for people."""
-        return METHODS.get(self.recipe.decoder.name, self.recipe.decoder.name)
+        return method_name(self.recipe)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -136,6 +136,13 @@ class Workbench:
         return tokenizer.batch_decode(output.sequences[:, skipped:], skip_special_tokens=True)[0]
 
 
+def method_name(recipe: Recipe) -> str:
+    """Name the recipe's decoder for people, with its completer: AC-PMBR is not always the paper's."""
+    decoder = recipe.decoder
+    name = METHODS.get(decoder.name, decoder.name)
+    return f"{name} ({decoder.completer.name})" if isinstance(decoder, PMBR) else name
+
+
 def full_mbr(
     utility: Utility, pool: Candidates | list[str], source: str, references: Candidates | None = None
 ) -> Decision:
@@ -157,7 +164,7 @@ def other_choices(analysis: Analysis, beam: str | None, offer: Offer) -> list[Ch
     choices.append(analysis.choice("Full MBR", target))
     for name in offer.decoders:
         if name != analysis.recipe.decoder.name and (recipe := fast(name, analysis.recipe)) is not None:
-            choices.append(analysis.choice(f"{METHODS.get(name, name)}, fast", analysis.from_all_scores(recipe)))
+            choices.append(analysis.choice(f"{method_name(recipe)}, fast", analysis.from_all_scores(recipe)))
     return [*choices, *(analysis.choice("Guide alone", guide) for guide in guides)]
 
 
