@@ -164,3 +164,17 @@ def test_a_step_of_datatrove_chooses_as_rerank_does(tmp_path: Path) -> None:
     assert {row["id"]: row["text"] for row in found} == {
         str(k): mbr.rerank(pool, f"s{k}").text for k, pool in enumerate(pools)
     }
+
+
+@pytest.mark.skipif(not (TRANSLATOR / "config.json").is_file(), reason="the embedded translator is not there")
+def test_the_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]
+    names: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [], "stored without outputs"
+            exec(compile("".join(cell["source"]), "quickstart.ipynb", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "Es tut mir leid, dass ich nicht mit dir geht.\n" in printed
+    assert printed.count("'embedded'") == 2
+    assert printed.splitlines()[-1].startswith("lost: ")
