@@ -40,7 +40,7 @@ weights = args.weight or [2.0] + [1.0] * (len(models) - 1)
 
 
 def draw(sources: list[str]) -> list[list[Candidates]]:
-    """Candidates of every model for every source."""
+    """Draw candidates of each model for each source."""
     drawn = []
     for model, tokenizer, language in models:
         # "map" takes the most probable candidate and scores nothing: all that is wanted here are its candidates.

@@ -23,7 +23,7 @@ SENTENCES = ["Good morning!", "Where is the station?", "Tom is reading a book.",
 
 @contextlib.contextmanager
 def started() -> Iterator[str]:
-    """The address of a service that is started here and stopped afterwards."""
+    """Start a service, yield its address, and stop it afterwards."""
     command = [sys.executable, "-m", "hf_acpmbr", "serve", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -36,7 +36,7 @@ HEADER = (
 
 
 def lists(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
-    """Two to four short candidates for each line: a sentence, and the same with a word left out or changed."""
+    """Yield two to four short candidates for each line: a sentence, and the same with a word left out or changed."""
     sentences = [row["de"].split()[:6] for row in read_lines(BUILTIN_SENTENCES)]
     draw = random.Random(seed)
     for number in range(count):
@@ -102,7 +102,7 @@ def _cpu(process: int) -> float:
 
 
 def measure(source: Path, folder: Path, lines: int, kill_at: float, compare: bool) -> str:
-    """A row of the table."""
+    """Measure a row of the table."""
     output = folder / "killed.txt"
     killed = Watched.run(source, output, stop_at=int(kill_at * lines))
     there = lines_of(output)

@@ -72,7 +72,7 @@ class ArtificialDevice(BLEURT):
         return scores
 
     def cells(self) -> list[str]:
-        """Batches, how few the tokens would fill without padding, how full they were, pairs in each."""
+        """Return batches, how few the tokens would fill without padding, how full they were, and pairs in each."""
         batches, budget = max(len(self.sizes), 1), self.batch_tokens
         full = self.padded_tokens / (budget * batches)
         return [f"{batches:,}", f"{-(-self.tokens // budget):,}", f"{full:.0%}", f"{sum(self.sizes) / batches:.1f}"]

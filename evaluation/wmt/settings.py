@@ -52,7 +52,7 @@ class Section(Configured):
 
     @classmethod
     def check(cls: type[S], name: str, value: object) -> S:
-        """The check of a field that holds this section."""
+        """Check a field that holds this section."""
         if isinstance(value, cls):
             return value
         try:
@@ -62,7 +62,7 @@ class Section(Configured):
 
 
 def required(check: Check[T]) -> T:
-    """A field without a default."""
+    """Make a field without a default."""
     made: T = field(metadata={"check": check})
     return made
 
@@ -82,7 +82,7 @@ def texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def file_name(name: str, value: object) -> str:
-    """A text that names a file or folder beside others, and cannot lead elsewhere."""
+    """Accept a text that can name a file or folder and lead nowhere else."""
     given = text(name, value)
     if not re.fullmatch(r"[^./\\\0][^/\\\0]*", given):
         raise ValueError(f"{name} becomes the name of a folder, so it has no slash and no dot in front: got {given!r}")
@@ -109,7 +109,7 @@ def mapping(check: Check[T]) -> Check[dict[str, T]]:
 
 
 def known(names: Callable[[], list[str]], also: Callable[[str], bool] = lambda name: False) -> Check[str]:
-    """One of some names, or another text that `also` accepts."""
+    """Accept one of some names, or another text that `also` accepts."""
 
     def check(name: str, value: object) -> str:
         given = text(name, value)
@@ -268,7 +268,7 @@ class EvaluationSettings(Section):
         return Recipe.named(**self.sampling).sampling
 
     def recipe(self, decoder: str, target: bool = True, guide: str | None = None) -> Recipe:
-        """A recipe for this run's sampling and utilities with a decoder that has no settings."""
+        """Make a recipe for this run's sampling and utilities with a decoder that has no settings."""
         return self._named("auto", target, guide, decoder=decoder)
 
     def block_recipe(self, block: str, guide: str | None) -> Recipe:

@@ -24,7 +24,7 @@ __all__ = ["ATTRIBUTION", "TRANSLATOR", "UTILITY_FOLDERS", "load_translator"]
 
 
 def load_translator(**options: object) -> tuple[M2M100ForConditionalGeneration, M2M100Tokenizer]:
-    """The embedded translator: (model in evaluation mode, tokenizer with `src_lang` and `get_lang_id`).
+    """Load the embedded translator: (model in evaluation mode, tokenizer with `src_lang` and `get_lang_id`).
 
     Args:
         options: of `AutoModelForSeq2SeqLM.from_pretrained`, such as `dtype` (default float32).
