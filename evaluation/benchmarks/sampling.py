@@ -5,6 +5,10 @@ thread: decoder rows, CPU time and peak memory above what the model takes. A sma
 at several entropies (its output weights are scaled until the entropy is the wanted one); its end-of-sequence token is
 held back so that both write equally long texts. "flat" is the worst case: every token equally likely, so that no two
 samples share more than their first tokens. The embedded translator follows on real sentences.
+
+The last table is about long prompts of a decoder-only model (SmolLM2-135M's shape with `--layers` layers and random
+weights, 64 tokens equally likely, so that nearly all samples are prefixes of their own after two steps): CPU time of a
+step and peak memory above the model's, with a copy of the prompt per prefix, with it held once, and by `generate`.
 """
 
 from __future__ import annotations
@@ -13,14 +17,18 @@ import argparse
 import dataclasses
 import multiprocessing
 import resource
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 import torch
 from transformers import (
     GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
     LogitsProcessorList,
     M2M100Config,
     M2M100ForConditionalGeneration,
@@ -215,6 +223,76 @@ def translator_rows(n: int, max_rows: int) -> None:
         compare(sentence[:24], Task(model, dict(tokenizer([sentence], return_tensors="pt")), settings, n, max_rows))
 
 
+@dataclass(frozen=True)
+class LongPrompt:
+    """One line of the last table: tokens of the prompt, prefixes, MB of the prompt; per way seconds per step and MB."""
+
+    tokens: int
+    prefixes: int
+    prompt_megabytes: float
+    copied: tuple[float, float]
+    shared: tuple[float, float]
+    plain: tuple[float, float]
+
+    def __str__(self) -> str:
+        ways = self.copied, self.shared, self.plain
+        seconds, megabytes = (" | ".join(f"{way[k]:{form}}" for way in ways) for k, form in ((0, ".3f"), (1, ".0f")))
+        faster = f"{self.copied[0] / self.shared[0]:.1f}× | {self.plain[0] / self.shared[0]:.1f}×"
+        return (
+            f"| {self.tokens:,} × {self.prefixes} | {seconds} | {faster} | {megabytes} | {self.prompt_megabytes:.0f} |"
+        )
+
+
+LONG_HEADER = (
+    "| prompt × prefixes | CPU s per step copied | shared | generate | copied / shared | generate / shared | "
+    "MB copied | shared | generate | MB of the prompt |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+LONG_PROMPTS = ((20, 128), (500, 128), (2000, 32), (2000, 48), (2000, 128))  # tokens, prefixes
+
+
+def long_prompt(tokens: int, prefixes: int, layers: int, steps: int = 6) -> LongPrompt:
+    """Measure and print one line: prompts that are copied per prefix, held once, and plain `generate`."""
+    torch.manual_seed(0)
+    vocabulary, heads, size = 49152, 3, 64
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=9 * size,
+        intermediate_size=1536,
+        num_hidden_layers=layers,
+        num_attention_heads=9,
+        num_key_value_heads=heads,
+        max_position_embeddings=8192,
+    )
+    model = LlamaForCausalLM(config).eval()
+    model.lm_head.weight.data.zero_()
+    # So that most samples are prefixes of their own after two steps, and some prefixes end at every step.
+    model.generation_config.suppress_tokens = [token for token in range(vocabulary) if not EOS <= token < EOS + 64]
+    ids = torch.randint(4, vocabulary, (1, tokens))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    settings = {"max_new_tokens": steps + 4, "pad_token_id": PAD, "eos_token_id": EOS}
+    task = Task(model, inputs, settings, prefixes, prefixes, Truncation(epsilon=0.0))
+
+    def steps_of(work: Callable[[], object]) -> float:
+        """Return the median CPU seconds between forward passes that have nearly one row per sample."""
+        stamps: list[float] = []
+        with model.register_forward_pre_hook(lambda *_: stamps.append(time.process_time())):
+            work()
+        return float(np.median(np.diff(stamps)[3:]))
+
+    def measured(work: Callable[[], object]) -> tuple[float, float]:
+        seconds, _, megabytes = apart(lambda: steps_of(work))
+        return seconds, megabytes
+
+    with mock.patch("hf_acpmbr.sampling.prefix_sharing.forward.share_prompts"):
+        copied = measured(lambda: shared(task))
+    prompt = 2 * 4 * layers * tokens * heads * size / 2**20
+    row = LongPrompt(tokens, prefixes, prompt, copied, measured(lambda: shared(task)), measured(lambda: plain(task)))
+    print(row, flush=True)
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1024)
@@ -223,11 +301,17 @@ def main() -> None:
     parser.add_argument("--nats", type=float, nargs="+", default=[0.2, 0.35, 0.9, 1.4], help="entropies per token")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--size", type=int, default=256, help="hidden size of the synthetic model")
+    parser.add_argument("--layers", type=int, default=6, help="of the model with long prompts")
+    parser.add_argument("--only-long", action="store_true", help="measure long prompts alone")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{args.samples} samples, maximum rows per pass {args.max_rows}, one thread\n\n{HEADER}")
-    synthetic_rows(args.samples, args.tokens, args.max_rows, args.nats, args.vocabulary, args.size)
-    translator_rows(args.samples, args.max_rows)
+    if not args.only_long:
+        print(f"{args.samples} samples, maximum rows per pass {args.max_rows}, one thread\n\n{HEADER}")
+        synthetic_rows(args.samples, args.tokens, args.max_rows, args.nats, args.vocabulary, args.size)
+        translator_rows(args.samples, args.max_rows)
+    print(f"\n{LONG_HEADER}")
+    for tokens, prefixes in LONG_PROMPTS:
+        long_prompt(tokens, prefixes, args.layers)
 
 
 if __name__ == "__main__":

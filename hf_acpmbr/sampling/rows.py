@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TypeVar, cast
 
+import numpy as np
 import torch
 
 from ..candidates import IntArray
@@ -27,6 +30,12 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """(number, start, end) of each stretch of equal numbers."""
+        edges = np.flatnonzero(np.diff(self.numbers, prepend=-1, append=-1)).tolist()
+        return [(int(self.numbers[start]), start, end) for start, end in itertools.pairwise(edges)]
 
     def pick(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
         """Take these rows of a tensor: a view if all are the same row, else a gather."""

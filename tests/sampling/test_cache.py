@@ -29,7 +29,7 @@ def test_cross_attention_of_one_source_is_a_view_and_of_several_a_gather() -> No
     def keys_in_a_pass(sources: list[int]) -> torch.Tensor:
         rows = Rows(np.array(sources), torch.tensor(sources))
         ids = torch.full((len(sources), 2), 3)
-        forward.next(ids, rows, cache.follow(rows, fork=True).whole)
+        forward.next(ids, rows, cache.follow(rows, rows, fork=True).whole)
         return cross.keys
 
     one = keys_in_a_pass([1] * 100)
@@ -48,7 +48,7 @@ def test_a_fork_leaves_its_parent_as_it_was(static: bool) -> None:
         own.update(states, states, layer)
     before = own.layers[0].keys.clone()
     rows = Rows(np.array([1, 1, 0]), torch.tensor([1, 1, 0]))
-    fork = PrefixCache(own, 2).follow(rows, fork=True).whole
+    fork = PrefixCache(own, 2).follow(rows, rows, fork=True).whole
     assert fork is not None
     for layer in range(2):
         fork.update(torch.ones(3, 1, 1, 8), torch.ones(3, 1, 1, 8), layer)

@@ -101,7 +101,7 @@ class _Run:
             if rows < len(logits):  # some sources have all their samples
                 logits, cache = sources.pick(logits), cache.follow(sources)
         else:
-            cache = cache.follow(Rows(parents, there[rows : 2 * rows]), fork=not last)
+            cache = cache.follow(Rows(parents, there[rows : 2 * rows]), sources, fork=not last)
             logits = self.forward.next(ids, sources, cache.whole)
         step = self.scoring(ids, logits.to(prompts.device), sources)
         uniforms = self.uniforms.step(length)

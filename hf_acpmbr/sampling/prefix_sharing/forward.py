@@ -13,10 +13,11 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, St
 from ..base import Request
 from ..generation_mixin import fresh_cache, grown_by_one, prefill
 from ..rows import Rows, arguments_of
+from .shared_prompt import SharedPrompt, SlidingSharedPrompt, share_prompts
 
 # These replace their tensors when they grow, so a shallow copy is independent; static ones write in place.
-_REPLACING = (DynamicLayer, DynamicSlidingWindowLayer)
-SUPPORTED_LAYERS = (*_REPLACING, StaticLayer, StaticSlidingWindowLayer)
+_REPLACING = (DynamicLayer, DynamicSlidingWindowLayer, SharedPrompt, SlidingSharedPrompt)
+_SUPPORTED = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 
 
 def unsupported_layer(cache: object) -> str | None:
@@ -32,7 +33,7 @@ def unsupported_layer(cache: object) -> str | None:
         if getattr(part, "offloading", False):
             return "an offloaded cache"
         for layer in part.layers:
-            if type(layer) not in SUPPORTED_LAYERS:
+            if type(layer) not in _SUPPORTED:
                 return type(layer).__name__
     return None
 
@@ -46,18 +47,27 @@ class PrefixCache:
         self._own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         self._rows = rows
 
-    def follow(self, parents: Rows, fork: bool = False) -> PrefixCache:
-        """Make row k a copy of row parents[k], in place or in a fork; parents may be more or fewer than rows."""
+    def follow(self, parents: Rows, sources: Rows, fork: bool = False) -> PrefixCache:
+        """Make row k a copy of row parents[k], in place or in a fork; parents may be more or fewer than rows.
+
+        `sources` are those of the new rows.
+        """
         twin = copy.copy(self) if fork else self
-        if fork and self._own is not None:
+        if self._own is None:
+            return twin
+        if fork:
             twin.whole = twin._own = copy.copy(self._own)
             twin._own.layers = [
                 copy.copy(layer) if type(layer) in _REPLACING else copy.deepcopy(layer) for layer in self._own.layers
             ]
             if isinstance(self.whole, EncoderDecoderCache):
                 twin.whole = EncoderDecoderCache(twin._own, self.whole.cross_attention_cache)
-        if twin._own is not None and not np.array_equal(parents.numbers, np.arange(self._rows)):
-            twin._own.reorder_cache(cast("torch.LongTensor", parents.index))
+        own = cast("Cache", twin._own)
+        if not np.array_equal(parents.numbers, np.arange(self._rows)):
+            own.reorder_cache(cast("torch.LongTensor", parents.index))
+        for layer in own.layers:
+            if isinstance(layer, SharedPrompt):
+                layer.sources = sources
         twin._rows = len(parents)
         return twin
 
@@ -94,6 +104,9 @@ class Forward:
         if isinstance(cache, EncoderDecoderCache):
             layers: list[Any] = cache.cross_attention_cache.layers
             self._cross = [(layer, layer.keys, layer.values) for layer in layers]
+        elif isinstance(cache, Cache):
+            config: Any = request.model.config.get_text_config(decoder=True)
+            share_prompts(cache, config._attn_implementation)
         kept = PrefixCache(cache if isinstance(cache, Cache) else None, len(request.keys))
         return outputs.logits[:, -1].to(torch.float32, copy=True), kept
 
