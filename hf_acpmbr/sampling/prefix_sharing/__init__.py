@@ -99,7 +99,7 @@ class _Run:
         if cache is None:
             logits, cache = self.forward.first()
             if rows < len(logits):  # some sources have all their samples
-                logits, cache = sources.pick(logits), cache.follow(sources)
+                logits, cache = sources.pick(logits), cache.follow(sources, sources)
         else:
             cache = cache.follow(Rows(parents, there[rows : 2 * rows]), sources, fork=not last)
             logits = self.forward.next(ids, sources, cache.whole)
