@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hf_acpmbr import ACPMBR, Recipe
+from hf_acpmbr import ACPMBR, Candidates, Recipe, load_utility
 from hf_acpmbr.cli.main import main
 from hf_acpmbr.config import (
     COMPLETERS,
@@ -117,6 +117,25 @@ def test_an_added_decoder_is_known_to_the_page(added: None) -> None:
 
     list(keep())
     assert found[0].decision.status == "first"
+
+
+def test_an_added_decoder_and_completer_are_known_to_the_evaluation(added: None) -> None:
+    from evaluation.wmt.phases.decisions import Judges, Source, decide
+    from evaluation.wmt.rows import table_rows
+    from evaluation.wmt.settings import EvaluationSettings
+
+    own = {"counted": {"decoder": {"name": "first", "first": 1}}, "completed": {"decoder": "pmbr", "completer": "mine"}}
+    values = {"data": {"name": "builtin", "pairs": ["en-de"]}, "model": {"name": "embedded"}, "metrics": ["chrf"]}
+    settings = EvaluationSettings.from_dict(
+        {"name": "mine", **values, "target": "chrf", "distilled": ["bleu"], "budgets": [], "own": own}
+    )
+    rows = [row for row in table_rows(settings) if row.own]
+    assert [row.key for row in rows] == ["own/counted", "own/completed"], "neither takes the guide"
+    source = Source(0, "x", "a b", "a c")
+    judges = Judges({"chrf": load_utility("chrf")}, "chrf")
+    first, completed = decide(rows, Candidates.of(["a b", "a b", "a c"]), judges, source, seed=0)
+    assert (first.text, first.status, first.calls) == ("a b", "first", {"chrf": 2})
+    assert "mine(" in completed.signature
 
 
 def test_a_table_holds_each_name_once_and_nothing_of_another_kind(added: None) -> None:
