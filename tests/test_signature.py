@@ -67,6 +67,7 @@ def test_every_option_of_a_utility_is_in_the_line(options: dict[str, Any]) -> No
     assert ACPMBR(target={"name": "chrf", **options}).rerank(pool).signature != plain
 
 
+@pytest.mark.filterwarnings("ignore::hf_acpmbr.completion.PaperWarning")
 def test_recipes_that_differ_decide_under_different_lines() -> None:
     pool = [f"a dog {k}" for k in range(60)]
     lines = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..config import COMPLETERS, OBSERVATIONS
 from .als import ALS, AgreementALS
-from .base import Completer, Completion, ConvergenceWarning
+from .base import Completer, Completion, ConvergenceWarning, PaperWarning
 from .observation import Balanced, Observation, Uniform
 
 
@@ -23,6 +23,7 @@ __all__ = [
     "Completion",
     "ConvergenceWarning",
     "Observation",
+    "PaperWarning",
     "Uniform",
     "load_completer",
 ]

@@ -5,7 +5,7 @@
 
 Deviations from the second paper's Algorithm 1:
 
-1. Scores are centred first, and the tolerance is relative to the objective; `center=False` and
+1. Scores are standardised first, and the tolerance is relative to the objective; `center=False` and
    `absolute_tolerance=True` are the paper's.
 2. Factors are initialised once, before the sweeps; the algorithm prints it inside the loop.
 3. The random start is non-negative, shared by all matrices, and 0 for rows and columns without any score.
@@ -13,6 +13,7 @@ Deviations from the second paper's Algorithm 1:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,8 +23,8 @@ import numpy as np
 from ..candidates import FloatArray
 from ..config import flag, integer, nested, number, optional, setting, several
 from ..matrix import ObservedScores
-from .base import Completer, Completion, Factors, Floats, Settling
-from .normal_equations import DenseSums, NormalEquations, Observations, SparseSums
+from .base import Completer, Completion, Factors, Floats, PaperWarning, Settling
+from .normal_equations import DenseSums, NormalEquations, Observations, SparseSums, mean_and_spread
 
 
 def _gamma(name: str, value: object) -> float | tuple[float, ...]:
@@ -38,7 +39,12 @@ class Factorisation(Completer):
     """The settings that all ALS variants share, and their sweeps."""
 
     rank: int = setting(8, integer(1), help="d, the number of factors.")
-    regularization: float = setting(0.1, number(0), help="λ, the weight of the factors' squared norms.")
+    regularization: float = setting(
+        0.1,
+        number(0),
+        help="λ, the weight of the factors' squared norms, for scores with a standard deviation of 0.1, to which "
+        "they are brought first unless `center` is False.",
+    )
     max_sweeps: int = setting(30, integer(1), help="stop after this number of sweeps at the latest.")
     tolerance: float = setting(
         1e-4, number(0), help="stop when a sweep changes the objective by less than this share of its value."
@@ -46,8 +52,9 @@ class Factorisation(Completer):
     center: bool = setting(
         True,
         flag,
-        help="remove each matrix's observed mean first and add it back, so that a row without scores "
-        "is average instead of zero. False is the paper to the letter.",
+        help="bring the observed scores of each matrix to mean 0 and a standard deviation of 0.1 first and the result "
+        "back, so that a row without scores is average instead of zero, and λ means the same for every metric. False "
+        "is the paper to the letter.",
     )
     absolute_tolerance: bool = setting(
         False,
@@ -76,6 +83,8 @@ class Factorisation(Completer):
         """Sweep over all matrices until the objective has settled; a factorisation leaves features aside."""
         gammas = self.gammas(len(guides))
         prepared = [Observations.prepare(scores, self.center) for scores in (target, *guides)]
+        if not self.center:
+            self._warn_if_erased(target)
         rows, columns = starting_factors(prepared, self.rank, seed if self.seed is None else self.seed, init)
         stop = Settling(self.tolerance, self.absolute_tolerance, self.max_sweeps)
         converged = False
@@ -84,7 +93,7 @@ class Factorisation(Completer):
             fits = half_sweep([p.columns for p in prepared], rows, columns, self.regularization, gammas)
             converged = stop.settled(self._objective(prepared, fits, rows, columns, gammas))
         stop.warn_unless(converged)
-        factors = [(u.T, v.T) for u, v in zip(rows, columns, strict=True)]
+        factors = [(u.T * u.dtype.type(p.scale), v.T) for u, v, p in zip(rows, columns, prepared, strict=True)]
         return Completion(
             *factors[0],
             offset=prepared[0].offset,
@@ -93,6 +102,21 @@ class Factorisation(Completer):
             objective=tuple(stop.history),
             guide_factors=tuple(factors[1:]),
         )
+
+    def _warn_if_erased(self, target: ObservedScores) -> None:
+        """Warn if λ is too large for what tells the candidates apart.
+
+        λ(‖U‖² + ‖V‖²) takes λ off every singular value of UᵀV, and none of the deviations from the mean is above
+        their root sum of squares.
+        """
+        spread = mean_and_spread(target.values)[1]
+        if 0 < spread * len(target) ** 0.5 <= self.regularization:
+            warnings.warn(
+                f"regularization={self.regularization:g} erases what tells the candidates apart: {len(target)} scores "
+                f"have a standard deviation of {spread:.1g} on the utility's scale. Say its scale, or take center=True",
+                PaperWarning,
+                stacklevel=3,
+            )
 
     def _objective(
         self,
@@ -188,6 +212,8 @@ def starting_factors(
             expected = (m if k % 2 else n, rank)
             if factor.shape != expected:
                 raise ValueError(f"init[{k}] has shape {factor.shape}, expected {expected}")
+        # They are of the scores as they are.
+        factors = [factor / (1 if k % 2 else prepared[k // 2].scale) for k, factor in enumerate(factors)]
     else:
         rank = min(rank, n, m)  # more cannot fit better, and would cost more
         # Non-negative, so that every u_iᵀv̄ has the sign of row i's scores from the first sweep on: with few scores a

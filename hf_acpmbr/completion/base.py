@@ -32,6 +32,10 @@ class ConvergenceWarning(UserWarning):
     """A solver stopped at its limit of sweeps before the objective had settled."""
 
 
+class PaperWarning(UserWarning):
+    """A setting of the paper says next to nothing for these scores, or for this number of samples."""
+
+
 @dataclass(frozen=True, eq=False)
 class Completion:
     """A completed score matrix O ≈ U Vᵀ + offset, kept as factors.

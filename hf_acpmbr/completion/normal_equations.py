@@ -18,6 +18,10 @@ from ..candidates import IntArray
 from ..matrix import ObservedScores
 from .base import Floats
 
+# Learned metrics on a scale of 1 differ by about this much between pairs of samples (0.06 to 0.12 on stored matrices):
+# for them λ means what it means to the paper, whatever unit and offset a metric has.
+TYPICAL_SPREAD = 0.1
+_ROUNDING = 1e-9  # of double precision, a few sums later
 _DENSE_FROM = 0.12  # share of observed pairs from which the dense product is faster than the sparse one, measured
 _DENSE_BYTES = 128 * 2**20  # a larger dense matrix is not worth its memory, whatever the share
 _SOLVE_ELEMENTS = 2**17  # of the packed systems solved at a time, so that a piece stays in the processor's cache
@@ -52,26 +56,39 @@ class DenseSums:
         return gram.numpy(), moment.numpy()
 
 
+def mean_and_spread(values: Floats) -> tuple[float, float]:
+    """Return mean and standard deviation; 0 for a deviation that is nothing but rounding."""
+    center, spread = float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64))
+    return center, spread if spread > _ROUNDING * max(abs(center), np.finfo(float).tiny) else 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Observations:
     """A score matrix prepared for sweeps over rows and over columns.
 
-    `offset` was subtracted from every value; `seen` tells the rows (N,) and the columns (M,) with any score.
+    Args:
+        offset, scale: value = scale · prepared value + offset.
+        seen: the rows (N,) and the columns (M,) with any score.
     """
 
     rows: SparseSums | DenseSums
     columns: SparseSums | DenseSums
     shape: tuple[int, int]
     offset: float
+    scale: float
     square_sum: float
     count: int
     dtype: np.dtype[np.floating]
     seen: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
     @classmethod
-    def prepare(cls, scores: ObservedScores, center: bool) -> Observations:
-        offset = float(scores.values.mean(dtype=np.float64)) if center else 0.0
-        values = scores.values - scores.values.dtype.type(offset)
+    def prepare(cls, scores: ObservedScores, standard: bool) -> Observations:
+        """Prepare them as they are, or with mean 0 and the standard deviation that λ = 0.1 is for."""
+        offset, scale, values = 0.0, 1.0, scores.values
+        if standard:
+            offset, spread = mean_and_spread(values)
+            scale = spread / TYPICAL_SPREAD if spread else 1.0
+            values = (values - values.dtype.type(offset)) / values.dtype.type(scale)
         n, m = scores.shape
         sides: tuple[SparseSums | DenseSums, SparseSums | DenseSums]
         if len(scores) >= _DENSE_FROM * n * m and n * m * values.itemsize <= _DENSE_BYTES:
@@ -89,7 +106,7 @@ class Observations:
         seen = np.zeros(n, dtype=np.bool_), np.zeros(m, dtype=np.bool_)
         seen[0][scores.rows] = seen[1][scores.columns] = True
         square_sum = float(np.square(values, dtype=np.float64).sum())
-        return cls(sides[0], sides[1], (n, m), offset, square_sum, len(scores), values.dtype, seen)
+        return cls(sides[0], sides[1], (n, m), offset, scale, square_sum, len(scores), values.dtype, seen)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from ..candidates import Candidates, FloatArray
 from ..config import flag, setting
 from ..decision import Decision
 from ..scoring import Ask
-from .base import Decoder, Need, Problem, Steps
+from .base import Decoder, Problem, Steps
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,6 @@ class ModelBasedMBR(Decoder):
     )
 
     name: ClassVar[str] = "model-based"
-    needs: ClassVar[frozenset[Need]] = frozenset({"target", "logprobs"})
 
     def decide(self, problem: Problem) -> Steps[Decision]:
         weights = self.weights(problem.references)
@@ -50,7 +49,7 @@ class ModelBasedMBR(Decoder):
         if references.logprobs is None:
             raise ValueError(
                 f"{self.name} weights pseudo-references by their log-probabilities: pass references as Candidates with "
-                "logprobs, or leave references out so that the candidates serve as such"
+                "logprobs, or candidates with them and no references"
             )
         log_p = references.logprobs
         if not np.isfinite(log_p).all():

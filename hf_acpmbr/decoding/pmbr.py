@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..completion.base import Completer
+from ..completion.base import Completer, PaperWarning
 from ..completion.observation import Observation
 from ..config import COMPLETERS, OBSERVATIONS, nested, several
 from ..decision import Completed, Decision
@@ -70,8 +71,17 @@ class PMBR(Decoder):
         self.completer.check_guides(guides)
 
     def decide(self, problem: Problem) -> Steps[Decision]:
-        if self.budget.pairs(problem.shape, problem.drawn) >= problem.shape[0] * problem.shape[1]:
+        (n, m), pairs = problem.shape, self.budget.pairs(problem.shape, problem.drawn)
+        if pairs >= n * m:
             return (yield from self.exact(problem, problem.target))
+        if self.budget.reduction is not None and pairs < n:
+            warnings.warn(
+                f"reduction={self.budget.reduction:g} makes {pairs} target calls in all for "
+                f"{problem.drawn[0]}×{problem.drawn[1]} samples, less than one per candidate, so the choice is mostly "
+                "chance: the paper's rates are for 1,024 samples. Draw more, or give scores_per_row",
+                PaperWarning,
+                stacklevel=2,
+            )
         budgets = (self.budget, *self.budgets_for(len(problem.guides)))
         scorers = (problem.target, *problem.guides)
         # All masks are known beforehand, so utilities on different devices score at the same time.

@@ -31,6 +31,7 @@ def planned(capsys: pytest.CaptureFixture[str], source: Path, *more: str) -> dic
     return {row[0]: dict(zip(names, row, strict=True)) for row in rows}
 
 
+@pytest.mark.filterwarnings("ignore::hf_acpmbr.completion.PaperWarning")
 def test_where_all_lines_are_tried_calls_are_those_of_the_run(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -298,6 +298,7 @@ def signature(tmp_path: Path, *more: str) -> str:
     return str(json.loads(output.read_text(encoding="utf-8").splitlines()[0])["signature"])
 
 
+@pytest.mark.filterwarnings("ignore::hf_acpmbr.completion.PaperWarning")
 def test_every_option_reaches_its_stage(tmp_path: Path) -> None:
     decoder = ["--decoder", '{"name": "n-by-s", "num_references": 2}']
     assert "decoder:n-by-s|" in (line := signature(tmp_path, *decoder, "--seed", "5"))

@@ -97,7 +97,8 @@ def test_without_agreement_the_matrices_are_solved_apart():
 def test_strong_agreement_makes_the_factors_equal():
     matrices, masks, _, _ = problem()
     got = AgreementALS(rank=3, agreement=1e7).complete(matrices[0], masks[0], matrices[1], masks[1])
-    np.testing.assert_allclose(got.row_factors, got.guide_factors[0][0], atol=1e-4)
+    one, other = (matrix[mask].std() for matrix, mask in zip(matrices, masks, strict=True))  # both are standardised
+    np.testing.assert_allclose(got.row_factors / one, got.guide_factors[0][0] / other, atol=1e-4)
 
 
 @pytest.mark.parametrize("density", [0.05, 0.3, 0.9])
@@ -121,11 +122,27 @@ def test_permuting_rows_and_columns_permutes_the_result():
     np.testing.assert_allclose(moved.matrix, plain.matrix[at], atol=1e-9)
 
 
-@pytest.mark.parametrize("center", [False, True])
-def test_scaling_the_scores_with_the_penalties_changes_nothing(center):
+@pytest.mark.parametrize(("scale", "offset"), [(1e-4, 0.0), (1.0, 1e5), (100.0, -3.0)])
+def test_the_unit_and_the_offset_of_a_metric_change_nothing(scale, offset):
     matrices, masks, _, _ = problem()
-    unit = AgreementALS(rank=3, regularization=0.1, agreement=0.3, center=center)
-    times_100 = AgreementALS(rank=3, regularization=10.0, agreement=30.0, center=center)
+    solver = AgreementALS(rank=3)
+    expected = solver.complete(matrices[0], masks[0], matrices[1], masks[1])
+    moved = [scale * matrix + offset for matrix in matrices]
+    got = solver.complete(moved[0], masks[0], matrices[1], masks[1])
+    np.testing.assert_allclose((got.matrix - offset) / scale, expected.matrix, atol=1e-6)
+    guided = solver.complete(matrices[0], masks[0], moved[1], masks[1])
+    np.testing.assert_allclose(guided.matrix, expected.matrix, atol=1e-6)
+
+
+def test_scores_that_are_all_equal_are_completed_by_themselves():
+    masks = problem()[1]
+    assert np.all(ALS().complete(np.full(masks[0].shape, 7.0), masks[0]).matrix == 7.0)
+
+
+def test_scaling_the_scores_with_the_papers_penalties_changes_nothing():
+    matrices, masks, _, _ = problem()
+    unit = AgreementALS(rank=3, regularization=0.1, agreement=0.3, center=False)
+    times_100 = AgreementALS(rank=3, regularization=10.0, agreement=30.0, center=False)
     a = unit.complete(matrices[0], masks[0], matrices[1], masks[1])
     b = times_100.complete(100 * matrices[0], masks[0], 100 * matrices[1], masks[1])
     assert a.sweeps == b.sweeps

@@ -71,7 +71,7 @@ def test_a_sweep_equals_conditioning_entry_by_entry(rate):
     spread = np.moveaxis(half @ half.transpose(0, 2, 1), 0, 2)
     columns = Block(rng.normal(size=(d + 1, m)), spread, False)
     start = Bilinear(Block.at(row_prior.mean, True), columns, row_prior, column_prior, 0.3)
-    moved, squared = start.sweep(Observations.prepare(scores, center=False), learn_variances=True)
+    moved, squared = start.sweep(Observations.prepare(scores, standard=False), learn_variances=True)
 
     cov = np.zeros((m, d + 2, d + 2))
     cov[:, 1:, 1:] = np.moveaxis(spread, 2, 0)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_acpmbr import Candidates
-from hf_acpmbr.completion import ALS, AgreementALS
+from hf_acpmbr import ACPMBR, Candidates
+from hf_acpmbr.completion import ALS, AgreementALS, PaperWarning
 from hf_acpmbr.completion.observation import Balanced, Uniform
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import MAP, MBR, PMBR, AgreementPMBR, DistilledMBR, Oracle
 from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import MatrixUtility
+from hf_acpmbr.scoring.adapters import FunctionUtility
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "under", "big", "small", "red"]
 
@@ -115,12 +118,43 @@ def test_acpmbr_is_the_agreement_completer_on_both_matrices():
     np.testing.assert_allclose(got.expected, completion.matrix.mean(1), atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::hf_acpmbr.completion.PaperWarning")
 def test_the_papers_cost_is_parameters_over_rates():
     target, guide = (MatrixUtility(matrix, name=name) for matrix, name in zip(matrices(), "tg", strict=True))
     target.parameters, guide.parameters = 579, 30  # BLEURT-20 and D3, in millions
     decoder = AgreementPMBR(AgreementALS(), Balanced(), Budget(reduction=1024), (Budget(reduction=64),))
     cost = decoder.decode([str(i) for i in range(60)], target=target, guides=guide).paper_cost
     assert cost == pytest.approx(1.034, abs=1e-3)
+
+
+def test_a_paper_recipe_that_scores_less_than_one_pair_per_candidate_says_so_once():
+    pools = [[f"{word} {k}" for k in range(48)] for word in ("cat", "dog")]
+    mbr = ACPMBR(target="chrf", distilled="bleu", recipe="paper-high")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        decisions = mbr.rerank_many(pools)
+    assert [decision.calls["chrf"] for decision in decisions] == [2, 2]
+    assert [str(each.message).split(",")[0] for each in caught] == [
+        "reduction=1024 makes 2 target calls in all for 48×48 samples"
+    ]
+    assert caught[0].category is PaperWarning
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1e-4, 0.0), (1.0, 1e5)])
+def test_pmbr_tells_candidates_apart_in_any_unit(scale, offset):
+    target, _ = matrices()
+    texts = [str(i) for i in range(60)]
+    moved = FunctionUtility(
+        lambda hypotheses, references: [
+            scale * target[int(h), int(r)] + offset for h, r in zip(hypotheses, references, strict=True)
+        ]
+    )
+    decoder = PMBR(budget=Budget(scores_per_row=12))
+    expected = decoder.decode(texts, target=MatrixUtility(target)).expected
+    got = decoder.decode(texts, target=moved)
+    np.testing.assert_allclose((got.expected - offset) / scale, expected, atol=1e-6)
+    with pytest.warns(PaperWarning, match=r"regularization=0\.1 erases what tells the candidates apart"):
+        PMBR(ALS(center=False), budget=Budget(scores_per_row=12)).decode(texts, target=moved)
 
 
 def test_what_sampling_tells_of_the_candidates_reaches_the_transfer():

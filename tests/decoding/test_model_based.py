@@ -51,8 +51,12 @@ def test_separate_references_need_their_own_log_probabilities():
     world = World.make(3)
     with pytest.raises(ValueError, match="pass references as Candidates with logprobs"):
         ModelBasedMBR().decode(world.candidates(), references=world.drawn, target=world.target())
-    with pytest.raises(ValueError, match="model-based needs log-probabilities"):
+    with pytest.raises(ValueError, match="or candidates with them and no references"):
         ModelBasedMBR().decode(world.drawn, target=world.target())
+    pseudo = Candidates.from_texts(["text 0", "text 1"], logprobs=[-1.0, -2.0])
+    got = ModelBasedMBR().decode(world.texts, references=pseudo, target=world.target())
+    weights = np.exp([-1.0, -2.0]) / np.exp([-1.0, -2.0]).sum()
+    np.testing.assert_allclose(got.expected, got.matrix @ weights)
     zero = Candidates.from_texts(["text 0", "text 1"], logprobs=[-1.0, -np.inf])
     with pytest.raises(ValueError, match="must be finite"):
         ModelBasedMBR().decode(zero, target=world.target())

@@ -25,7 +25,7 @@ from ...candidates import FloatArray
 from ...config import integer, number, optional, setting
 from ...matrix import ObservedScores, Pairs
 from ..base import Completer, Completion, Factors
-from ..normal_equations import Observations
+from ..normal_equations import Observations, mean_and_spread
 from .bilinear import Bilinear
 from .calibration import Parts, calibrated
 from .self_pairs import Split, mirrored, own_scores
@@ -102,7 +102,8 @@ class Transfer(Completer):
     ) -> Fit:
         """Fit one matrix, started at the guides' column factors or `start` (d, M), else at random."""
         split = Split.of(mirrored(scores))
-        center, scale = _standard(split.between.values)
+        center, spread = mean_and_spread(split.between.values)
+        scale = spread or 1.0
         split = split.scaled(center, scale)
         seen = split.between
         prior, intercept, unexplained = calibrated(guides, features, seen, self.rank)
@@ -120,7 +121,7 @@ class Transfer(Completer):
                 if sweep:
                     left = seen.values - intercept - model.at(seen.rows, seen.columns)
                     share = float(shared @ left / (shared @ shared + model.noise))
-                data = Observations.prepare(seen.with_values(seen.values - intercept - share * shared), center=False)
+                data = Observations.prepare(seen.with_values(seen.values - intercept - share * shared), standard=False)
             model, error = model.sweep(data, learn_variances=sweep >= _HELD_SWEEPS)
             errors.append(error)
             converged = sweep > _HELD_SWEEPS and abs(errors[-2] - error) <= self.tolerance * errors[-2]
@@ -171,17 +172,6 @@ class Fit:
         )
 
 
-def _standard(values: FloatArray) -> tuple[float, float]:
-    """Return mean and standard deviation; 1 instead of a deviation that is nothing but rounding."""
-    center, scale = float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64))
-    return center, scale if _more_than_rounding(center, scale) else 1.0
-
-
-def _more_than_rounding(center: FloatArray | float, spread: FloatArray | float) -> npt.NDArray[np.bool_]:
-    """Tell whether standard deviations exceed what numbers around `center` are rounded by."""
-    return np.asarray(spread > 1e-9 * np.maximum(np.abs(center), 1e-300))
-
-
 def _features(values: npt.ArrayLike | None, size: int) -> FloatArray:
     """Standardise (N, F) features; one that is the same for all rows says nothing and is left out."""
     if values is None:
@@ -192,9 +182,9 @@ def _features(values: npt.ArrayLike | None, size: int) -> FloatArray:
         raise ValueError(f"row_features has shape {np.shape(values)}, expected ({size},) or ({size}, F)")
     if not np.isfinite(features).all():
         raise ValueError("row_features has NaN or infinite values: give a finite number for every candidate")
-    center, spread = features.mean(0), features.std(0)
-    telling = _more_than_rounding(center, spread)
-    return np.asarray((features - center)[:, telling] / spread[telling])
+    means = [mean_and_spread(column) for column in features.T]
+    telling = [(features[:, k] - center) / spread for k, (center, spread) in enumerate(means) if spread]
+    return np.column_stack([np.empty((size, 0)), *telling])
 
 
 def _starting_columns(init: Factors | None, shape: tuple[int, int], rank: int) -> FloatArray | None:
