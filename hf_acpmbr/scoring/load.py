@@ -290,7 +290,10 @@ class UtilitySpec(Configured):
                 f"{name} has {' and '.join(chosen)}, and a recipe does not choose files to write: remove it there and "
                 'give it to the call, as in ACPMBR(target={"name": ..., "cache": FILE}) or --target-option cache=FILE'
             )
-        return cls.of(value)
+        try:
+            return cls.of(value)
+        except TypeError as error:  # JSON has values of other types, and a setting of another type is a wrong value
+            raise ValueError(f"{name}: {error}") from error
 
     @property
     def scored_by(self) -> object:
