@@ -1,4 +1,4 @@
-"""Files that are there in full or not at all, files that one process writes at a time, and JSON from elsewhere."""
+"""Files that appear complete or not at all, locks between processes, and JSON from elsewhere."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import uuid
 from pathlib import Path
 from typing import BinaryIO
 
-_DEEPEST = 100  # levels of lists and objects in JSON: Python's own limit depends on who calls
+_DEEPEST = 100  # levels of lists and objects in JSON: Python's own limit depends on the caller
 _TOO_DEEP = f"it has lists and objects more than {_DEEPEST} levels deep: flatten it"
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> Path:
-    """Write a file through a temporary one beside it and rename it; folders are made.
+    """Write a file through a temporary one beside it, which is then renamed; make its folder.
 
-    Links are followed, the permissions of a file that is replaced are kept, and what is no regular file, such as a pipe
-    or a device, is written to.
+    Links are followed, a replaced file's permissions are kept, and pipes and devices are written to directly.
 
     Args:
         durable: flush it to disk first, so that it also survives a power cut.
@@ -31,7 +30,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str, *, durable
             file.write(content)
         return Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Not the process's number: on two machines that share the disk it may be the same.
+    # Not the process id, which two machines that share the disk may both use.
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -53,7 +52,7 @@ def take_place(finished: Path, target: Path) -> None:
 
 
 def is_stream(path: str) -> bool:
-    """Whether an output is no regular file: standard output ("-"), a pipe, a device."""
+    """Return whether an output is no regular file but standard output ("-"), a pipe or a device."""
     return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
 
 
@@ -72,9 +71,9 @@ def say_replaced(path: str | os.PathLike[str]) -> None:
 
 
 def lock_file(file: BinaryIO) -> bool:
-    """Lock an open file for this process, until it closes it or ends in any way; False if another process has it.
+    """Lock an open file until this process closes it or ends; return False if another process has locked it.
 
-    On systems and file systems without such locks, nothing is locked and the answer is True.
+    Where there are no such locks, nothing is locked, and the result is True.
     """
     try:
         import fcntl
@@ -88,7 +87,7 @@ def lock_file(file: BinaryIO) -> bool:
 
 
 def parse_json(text: str) -> object:
-    """Parse JSON; two fields of one name, of which one would not count, and very deep nesting are ValueErrors."""
+    """Parse JSON; raise ValueError for repeated names, of which only one would count, and for very deep nesting."""
     try:
         value: object = json.loads(text, object_pairs_hook=_without_repetition)
     except RecursionError:

@@ -17,18 +17,19 @@ from typing import Any, NoReturn
 
 COMMANDS = {
     "demo": "show what MBR costs and gains on the embedded models, offline",
-    "translate": "translate or continue a file of lines with any model, by MBR",
-    "rerank": "choose the best of given candidates",
-    "plan": "say what translating a file will cost, for each recipe, from a few of its lines",
+    "translate": "translate or continue the lines of a file with any model, by MBR",
+    "rerank": "choose the best of candidates that you have",
+    "plan": "try a few lines of a file and estimate what translating all of it will cost, per recipe",
     "score": "score hypotheses against references with any utility",
-    "serve": "answer requests of OpenAI's API by MBR over another server's texts, or a model's",
-    "ui": "try it in the browser: an interactive page on this machine",
+    "serve": "serve OpenAI's API: MBR over the texts of another server or of a model",
+    "ui": "open an interactive page in the browser, served on this machine",
 }
 _DESCRIPTION = """\
 Minimum Bayes Risk (MBR) decoding for Hugging Face models.
 
 MBR draws many candidates, scores them against each other with a quality metric (the utility), and returns the one that
-agrees best with the others. A small part of the scores is enough: the rest is completed (AC-PMBR, arXiv 2512.01316).
+agrees best with the others. A small part of the scores is enough: the default asks for scores in rounds and drops
+candidates that cannot win; the paper's method (AC-PMBR, arXiv 2512.01316) completes the matrix of scores.
 """
 _EPILOG = """\
 start here:
@@ -36,7 +37,7 @@ start here:
   echo "Where is the station?" | acpmbr translate        the same translator on your own lines
   acpmbr COMMAND --help                                  options, with examples
 
-exit codes: 0 done, 1 failed, 2 something to change in the command or its input, 130 Ctrl-C, 143 SIGTERM
+exit codes: 0 done, 1 failed, 2 a mistake in the command or its input, 130 Ctrl-C, 143 SIGTERM
 """
 
 
@@ -61,11 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        about = summary[0].upper() + summary[1:] + "."
+        command = commands.add_parser(name, help=summary, description=about, usage=f"acpmbr {name} [options]")
         if name == chosen:
             module = importlib.import_module(f"hf_acpmbr.cli.{name}")
             module.add_arguments(command)
-            command.add_argument("--debug", action="store_true", help="show where an error comes from (the traceback)")
+            command.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options, unknown = parser.parse_known_args(given)
     if unknown:
         commands.choices[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -99,7 +101,7 @@ def exit_code(program: str, run: Callable[[], int], *, debug: bool) -> int:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM ends a run in the way that Ctrl-C does: what is written stays, and --resume continues."""
+    """SIGTERM, which ends a run as Ctrl-C does: finished work is kept, and --resume continues."""
 
 
 @contextmanager
@@ -120,7 +122,7 @@ def _sigterm_as_exception() -> Iterator[None]:
 
 @contextmanager
 def one_line_warnings(command: str) -> Iterator[None]:
-    """Show warnings as messages of the command, without file and line of the source code."""
+    """Show warnings as messages of the command, without the line of code."""
     before = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"acpmbr {command}: warning: {' '.join(str(message).split())}\n"
     try:

@@ -1,4 +1,4 @@
-"""`acpmbr plan`: what translating a file will cost, from really translating some of its lines."""
+"""`acpmbr plan`: what translating a file will cost, from translating some of its lines."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..runs.formats import Format
 from ..runs.inputs import Record, source_input
 from ..runs.job import Summary, decided
 from .main import one_line_warnings
-from .mbr_options import add_method_arguments
-from .translate import add_generation_arguments, check_batch_size, translator
+from .options import add_method_arguments
+from .translate import add_generation_arguments, check_generation, translator
 
 Measured: TypeAlias = tuple[float, FloatArray, str]
 _FEWEST = 3  # batches: a line through two leaves no error to judge it by
@@ -29,10 +29,9 @@ _UPPER = 0.975  # of a two-sided interval of 95%
 _UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _COLUMNS = {"target calls": 24, "guide calls": 24, "CPU time": 18, "time": 18, "start": 7, "peak memory": 11}
 _EXAMPLES = """\
-Put "plan" in place of "translate" in the command that you want to start, without the options of its output; --recipe
-takes several names. Some batches of the file are decided for real, with the lines that the run decides together: once
-per recipe, each recipe in a process of its own. They are spread evenly over all batches sorted by length, the shortest
-and the longest included.
+Take the command that you want to run, put "plan" in place of "translate", and leave out the options of the output;
+--recipe takes several names. Some of the run's batches are decided for real, once per recipe, each recipe in its own
+process. They are spread evenly over all batches sorted by length, the shortest and the longest included.
 
 examples:
   acpmbr plan --input en.txt
@@ -40,30 +39,31 @@ examples:
   acpmbr plan --input en.txt --target chrf --decoder mbr
 
 reading the table:
-  calls, times   of the whole file: what the tried batches took, and for the others a straight line through their costs
-                 by length, with the 95% prediction interval of that sum (Student's t). More --lines narrow it.
-  CPU time       of all threads; time is by the clock, and depends on what else the machine does
-  start          interpreter, loading and the first, slower calls: once per process, and not part of the times
-  peak memory    measured in that process, with the longest batch; more lines need no more
+  calls, times   of the whole file: the cost of the tried batches, plus a straight line (cost by length) through them
+                 for the others, with the 95% prediction interval of that sum (Student's t); more --lines narrow it
+  CPU time       of all threads
+  time           by the clock; depends on what else the machine does
+  start          interpreter, loading and the first, slower calls: once per process, not included in the times
+  peak memory    of that process, with the longest batch; a longer file needs no more
 
-P processes that share the file take start + time / P. A score cache (cache=FILE) is not used, so a run may be faster.
+P processes that share the file take start + time / P. Score caches (cache=FILE) are not used: a run may be faster.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("--lines", type=int, default=32, metavar="K", help="lines to try, in batches (default: 32)")
+    parser.add_argument("--lines", type=int, default=32, metavar="K", help="how many lines to try (default: 32)")
     add_generation_arguments(parser)
     add_method_arguments(parser, several=True)
     parser.set_defaults(quiet=True)
 
 
 def run(args: argparse.Namespace) -> int:
-    check_batch_size(args)
-    source, size = source_input(args.input, args.column), args.batch_size
+    check_generation(args)
+    source, size = source_input(args), args.batch_size
     if not source.repeatable:
         source.check()
-        raise ValueError("plan needs --input FILE: it looks at lines all over the file")
+        raise ValueError("plan needs --input FILE: it tries lines from all over the file")
     lengths = np.array([sum(len(record.item.strip()) for record in batch) for batch in source.batches(size)])
     if not lengths.any():
         raise ValueError(f"--input {args.input} has no line with text: there is nothing to plan")
@@ -147,10 +147,10 @@ def _measured(args: argparse.Namespace, batches: Sequence[Sequence[Record[str]]]
     start, costs = time.time() - started, []
     for batch in batches:
         cpu, clock = time.process_time(), time.perf_counter()
-        results, _ = decided(job, batch, Format(), lambda lines: None, Summary())
+        decided(job, batch, Format(), summary := Summary())
         times = time.process_time() - cpu, time.perf_counter() - clock
-        calls = [[*result.decision.calls.values()] for result in results if result.decision is not None]
-        costs.append((sum(sum(each[:1]) for each in calls), sum(sum(each[1:]) for each in calls), *times))
+        target, *guides = summary.calls.values() or [0]
+        costs.append((target, sum(guides), *times))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     memory = {"": peak} | {f" cuda:{k}": torch.cuda.max_memory_allocated(k) for k in range(torch.cuda.device_count())}
     return start, np.array(costs, dtype=float), ",".join(f"{k} {size / 1e9:.2f} GB" for k, size in memory.items())

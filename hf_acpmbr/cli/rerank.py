@@ -1,4 +1,4 @@
-"""`acpmbr rerank`: choose the best of candidates that come from anywhere."""
+"""`acpmbr rerank`: choose the best of given candidates."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..files import write_atomically
 from ..recipe import KEYWORDS
 from ..runs.candidate_lists import LIST_FORMATS, CandidateList, candidate_input
 from ..runs.formats import Result
-from ..runs.inputs import Input, Record
-from ..runs.job import Job, Work, check_arguments, run_job
-from .mbr_options import add_mbr_arguments, build_mbr
+from ..runs.inputs import Record
+from ..runs.job import Job, Work, run_job
+from .options import add_run_arguments, build_mbr
 
 _BATCH = 16
 _EXAMPLES = """\
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         default="-",
         metavar="FILE",
-        help="JSONL or parquet (*.parquet), one source per line: a list of texts, or "
-        '{"candidates": [...]} or {"candidates": {text: count}} '
+        help="JSON lines or parquet (*.parquet) with one source per line: a list of texts, "
+        '{"candidates": [...]} or {"candidates": {text: count}}, '
         'with optional "counts", "logprobs", "source", "references"; other fields are repeated in the output '
         "(default: standard input, -)",
     )
@@ -48,48 +48,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="jsonl (default), lines (with --candidates-per-source), or nbest: id ||| text ||| ..., as Marian and "
         "fairseq write it",
     )
-    source.add_argument("--candidates-per-source", type=int, metavar="N", help="plain text input, N lines per source")
+    source.add_argument("--candidates-per-source", type=int, metavar="N", help="for plain text: N lines per source")
     source.add_argument(
-        "--nbest-logprobs", action="store_true", help="the last field of an n-best list is the log-probability"
+        "--nbest-logprobs", action="store_true", help="the last field of an n-best line is the log-probability"
     )
-    source.add_argument("--sources", metavar="FILE", help="one source text per line, for utilities that look at it")
-    add_mbr_arguments(parser)
-    parser.add_argument(
+    source.add_argument("--sources", metavar="FILE", help="one source text per line, for utilities that read it")
+    output = add_run_arguments(parser)
+    output.add_argument(
         "--save-matrices", metavar="DIR", help="write the utility matrices of every source: DIR/000001.npz, ..."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    check_arguments(args)
     for key in args.set:
         if KEYWORDS.get(key, ("",))[0] == "sampling":
             raise ValueError(f"--set {key}: rerank draws no candidates, so it has no effect here; leave it out")
-    return run_job(args, Work(candidate_lists, reranker, _BATCH))
-
-
-def candidate_lists(args: argparse.Namespace) -> Input[CandidateList]:
-    size = args.candidates_per_source
-    format = args.input_format or ("jsonl" if size is None else "lines")
-    if (format == "lines") != (size is not None):
-        raise ValueError("--input-format lines and --candidates-per-source N go together: give both or neither")
-    if size is not None and size < 1:
-        raise ValueError(f"--candidates-per-source must be at least 1, got {size}")
-    if args.nbest_logprobs and format != "nbest":
-        raise ValueError("--nbest-logprobs is for --input-format nbest: leave it out")
-    if args.input.endswith(".parquet") and format != "jsonl":
-        raise ValueError(
-            f"--input {args.input} is a table, which has its own columns: leave out --input-format {format}"
-        )
-    if args.sources == "-" == args.input:
-        raise ValueError("--input and --sources cannot both be standard input")
-    return candidate_input(
-        args.input,
-        format,
-        size=size,
-        sources=args.sources,
-        logprobs=args.nbest_logprobs,
-        output=args.format,
-    )
+    return run_job(args, Work(candidate_input, reranker, _BATCH))
 
 
 def reranker(args: argparse.Namespace) -> Job[CandidateList]:
@@ -115,7 +89,7 @@ def reranker(args: argparse.Namespace) -> Job[CandidateList]:
 
 
 def save_matrices(path: Path, decision: Decision, references: Candidates | None) -> None:
-    """Write what the target and the guides scored, NaN where they did not, and what was made of it."""
+    """Write the scores of the target and the guides (NaN: not scored), the completed matrix and expected utilities."""
     pseudo = decision.candidates if references is None else references
     arrays = {
         "candidates": np.array(decision.candidates.texts),

@@ -26,16 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_key_values(
         parser,
         "--option",
-        "its options: checkpoint=PATH, device=cuda:0, dtype=float16, batch_tokens=8192, cache=FILE "
-        "(keeps scores between runs), progress=true, ...; repeatable",
+        "its options: checkpoint=PATH, device=cuda:0, dtype=float16, batch_tokens=8192, cache=FILE (keeps scores for "
+        "later runs), progress=true, ...; repeatable",
     )
     parser.add_argument("--hypotheses", required=True, metavar="FILE", help="one text per line; - is standard input")
-    parser.add_argument("--references", metavar="FILE", help="one text per line (not for reference-free utilities)")
-    parser.add_argument("--sources", metavar="FILE", help="one text per line, for utilities that look at the source")
+    parser.add_argument("--references", metavar="FILE", help="one text per line; reference-free utilities need none")
+    parser.add_argument("--sources", metavar="FILE", help="one text per line, for utilities that read the source")
     parser.add_argument(
-        "--trust-remote-code", action="store_true", help="run the script of an evaluate module (--utility path.py)"
+        "--trust-remote-code", action="store_true", help="run the script of an evaluate module (--utility FILE.py)"
     )
-    parser.add_argument("--output", default="-", metavar="FILE", help="default: standard output")
+    parser.add_argument("--output", default="-", metavar="FILE", help="where to write (default: standard output, -)")
 
 
 def run(args: argparse.Namespace) -> int:

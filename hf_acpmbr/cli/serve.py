@@ -6,11 +6,10 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from ..generation.models import hide_loading_bars, load_model
+from ..generation.models import EMBEDDED, hide_loading_bars
 from ..mbr import ACPMBR
 from ..serve import RequestLimits
-from .mbr_options import add_method_arguments, build_mbr
-from .options import add_key_values
+from .options import add_key_values, add_method_arguments, add_model_arguments, build_mbr, load_named
 
 if TYPE_CHECKING:
     from ..serve.service import Service
@@ -29,25 +28,20 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     drawing = parser.add_argument_group("candidates", "Drawn by another server, or by a model in this process.")
-    drawing.add_argument("--upstream", metavar="URL", help="of a server that speaks OpenAI's API: http://HOST:PORT/v1")
-    drawing.add_argument("--upstream-n", type=int, metavar="N", help="texts that it draws per request (default: all)")
+    drawing.add_argument("--upstream", metavar="URL", help="a server that speaks OpenAI's API: http://HOST:PORT/v1")
+    drawing.add_argument("--upstream-n", type=int, metavar="N", help="texts per request to it (default: all at once)")
     add_key_values(
-        drawing, "--default", "fields of requests to it that lack them: temperature=1.0 (default), min_p=0.02, ..."
+        drawing, "--default", "fields for requests to it that lack them: temperature=1.0 (default), min_p=0.02, ..."
     )
-    drawing.add_argument("--model", help="hub id or folder (default: embedded, a translator)")
-    drawing.add_argument("--source-language", metavar="CODE", help="of a multilingual model, in its own spelling")
-    drawing.add_argument("--target-language", metavar="CODE", help="forced as the first token")
-    drawing.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda if there is one)")
-    drawing.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16, float16")
-    drawing.add_argument("--revision", help="branch, tag or commit on the Hub")
+    add_model_arguments(drawing)
     add_method_arguments(parser)
     allowed = parser.add_argument_group("limits")
     allowed.add_argument(
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help="of scoring, shared by requests that are scored together; requests may ask for less (default: the "
-        f"recipe's, else {DEFAULT_SECONDS:g} if the decoder takes a limit)",
+        help="most seconds of scoring, shared by requests that are scored together; a request may ask for less "
+        f"(default: the recipe's, else {DEFAULT_SECONDS:g} if the decoder takes a limit)",
     )
     for field in dataclasses.fields(RequestLimits):
         option, value = f"--{field.name.replace('_', '-')}", field.default
@@ -55,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         allowed.add_argument(option, type=type(value), default=value, metavar="N", help=what)
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1, this machine)")
-    server.add_argument("--port", type=int, default=8080, help="(default: 8080)")
+    server.add_argument("--port", type=int, default=8080, help="port to listen on (default: 8080)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,11 +82,8 @@ def build(args: argparse.Namespace) -> Service:
     if args.upstream is not None:
         drawer = Upstream(args.upstream, most=args.upstream_n, defaults=args.default)
     else:
-        name = args.model or "embedded"
-        languages = {"source_language": args.source_language, "target_language": args.target_language}
-        options = {"device": args.device, "dtype": args.dtype, "revision": args.revision, **languages}
-        loaded = load_model(name, trust_remote_code=args.trust_remote_code, **options)
-        drawer = Local(*loaded, recipe=mbr.recipe, name=name, most_tokens=limits.most_tokens)
+        name = args.model or EMBEDDED
+        drawer = Local(*load_named(args), recipe=mbr.recipe, name=name, most_tokens=limits.most_tokens)
     service = Service(mbr, drawer, limits)
     service.warm_up()
     return service

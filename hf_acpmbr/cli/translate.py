@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from ..generation.corpus import decide_texts
 from ..generation.fingerprint import ModelSignature
-from ..generation.models import hide_loading_bars
+from ..generation.models import EMBEDDED, hide_loading_bars, model_revision
 from ..generation.prompts import Prompting
 from ..runs.formats import Result
-from ..runs.inputs import Input, Record, source_input
-from ..runs.job import Job, Work, check_arguments, run_job
-from .mbr_options import add_mbr_arguments, build_mbr
-from .options import add_key_values
+from ..runs.inputs import Record, source_input
+from ..runs.job import Job, Work, run_job
+from .options import add_key_values, add_model_arguments, add_run_arguments, build_mbr, load_named
 
 _EXAMPLES = """\
 examples:
@@ -30,19 +29,13 @@ two GPUs, one for each utility:
 
 def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, its input, and how candidates are drawn."""
-    model = parser.add_argument_group("model")
-    model.add_argument("--model", default="embedded", help="hub id or folder (default: the embedded translator, en→de)")
-    model.add_argument("--source-language", metavar="CODE", help="for multilingual models, in their own spelling")
-    model.add_argument("--target-language", metavar="CODE", help="forced as the first token")
-    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda if there is one)")
-    model.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16, float16")
-    model.add_argument("--revision", help="branch, tag or commit on the Hub")
+    add_model_arguments(parser.add_argument_group("model"))
     source = parser.add_argument_group("input")
     source.add_argument("--input", default="-", metavar="FILE", help="one source per line (default: standard input, -)")
+    source.add_argument("--column", metavar="NAME", help="of JSON lines or parquet (*.parquet): the field with sources")
     source.add_argument(
-        "--column", metavar="NAME", help="the input is JSONL or parquet (*.parquet): where its sources are"
+        "--prompt", metavar="TEXT", default="{source}", help="what the model reads, with {source} for the source"
     )
-    source.add_argument("--prompt", default="{source}", help="what the model reads, with {source} for the line")
     source.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
     source.add_argument(
         "--too-long",
@@ -51,59 +44,48 @@ def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
         help="what happens to sources beyond the model's limit (default: cut, with a warning)",
     )
     source.add_argument(
-        "--keep-blank", action="store_true", help="ask the model about blank lines, too; by default they stay blank"
+        "--keep-blank", action="store_true", help="also ask the model about blank lines; by default they stay blank"
     )
-    source.add_argument("--batch-size", type=int, default=4, help="sources decoded together (default: 4)")
-    drawing = parser.add_argument_group("candidates", "The default of each is the recipe's setting.")
-    drawing.add_argument("--num-candidates", type=int, metavar="N", help="samples per source (the recipes: 1024)")
-    drawing.add_argument("--num-references", type=int, metavar="M", help="draw M pseudo-references apart")
-    drawing.add_argument("--epsilon", type=float, help="cut-off of ε-sampling (the recipes: 0.02)")
-    drawing.add_argument("--temperature", type=float, help="(the recipes: 1)")
-    drawing.add_argument("--max-rows", type=int, metavar="ROWS", help="maximum decoder rows per pass")
-    drawing.add_argument("--max-new-tokens", type=int, default=256, metavar="T", help="of a candidate (default: 256)")
+    source.add_argument(
+        "--batch-size", type=int, metavar="B", default=4, help="how many sources are decoded together (default: 4)"
+    )
+    drawing = parser.add_argument_group("candidates", "Defaults are the recipe's settings.")
+    drawing.add_argument("--num-candidates", type=int, metavar="N", help="samples per source (named recipes: 1024)")
+    drawing.add_argument("--num-references", type=int, metavar="M", help="draw M separate pseudo-references")
+    drawing.add_argument("--epsilon", type=float, metavar="P", help="cut-off of ε-sampling (named recipes: 0.02)")
+    drawing.add_argument("--temperature", type=float, metavar="T", help="(named recipes: 1)")
+    drawing.add_argument("--max-rows", type=int, metavar="ROWS", help="most decoder rows per pass")
+    drawing.add_argument(
+        "--max-new-tokens", type=int, default=256, metavar="TOKENS", help="most tokens per candidate (default: 256)"
+    )
     add_key_values(drawing, "--generate", "further arguments of model.generate, such as repetition_penalty=1.2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_generation_arguments(parser)
-    add_mbr_arguments(parser)
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    check_arguments(args)
-    check_batch_size(args)
+    check_generation(args)
     if args.preferences_option.get("pairs") == "best-beam":
         raise ValueError("--preferences-option pairs=best-beam is for acpmbr rerank, whose input can have such a text")
-    Prompting(args.prompt, args.chat, args.too_long)  # refused before anything is read
-    return run_job(args, Work(sources, translator, args.batch_size))
+    return run_job(args, Work(source_input, translator, args.batch_size))
 
 
-def sources(args: argparse.Namespace) -> Input[str]:
-    """Open the sources that the options name."""
-    return source_input(args.input, args.column)
-
-
-def check_batch_size(args: argparse.Namespace) -> None:
+def check_generation(args: argparse.Namespace) -> None:
+    """Refuse options of `add_generation_arguments` before anything is read."""
+    Prompting(args.prompt, args.chat, args.too_long)
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
 
 
 def translator(args: argparse.Namespace) -> Job[str]:
     """Load the model that the options name and return what decides with it."""
-    from ..generation.models import load_model, model_revision
-
     hide_loading_bars(args.quiet)
     prompting = Prompting(args.prompt, args.chat, args.too_long)
-    model, tokenizer, language = load_model(
-        args.model,
-        device=args.device,
-        dtype=args.dtype,
-        source_language=args.source_language,
-        target_language=args.target_language,
-        trust_remote_code=args.trust_remote_code,
-        revision=args.revision,
-    )
+    model, tokenizer, language = load_named(args)
     flags = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows")
     mbr = build_mbr(args, tokenizer, **{name: getattr(args, name) for name in flags})
     if "references" in mbr.decoder.needs:
@@ -132,7 +114,9 @@ def translator(args: argparse.Namespace) -> Job[str]:
     context = {
         "sampling": mbr.recipe.sampling.to_dict(),
         "model": ModelSignature(model).text,
-        "model_files": model_revision(args.model, trust_remote_code=args.trust_remote_code, revision=args.revision),
+        "model_files": model_revision(
+            args.model or EMBEDDED, trust_remote_code=args.trust_remote_code, revision=args.revision
+        ),
         "languages": language,
     }
     return Job(mbr, decide, context)

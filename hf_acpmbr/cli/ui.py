@@ -18,23 +18,27 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     offer, limits = Offer(), Limits()
     parser.epilog = _EXAMPLES
-    offered = parser.add_argument_group("what the page offers", "Names added to the embedded models; repeatable.")
+    offered = parser.add_argument_group("what the page offers", "In addition to the embedded models; repeatable.")
     offered.add_argument("--model", action="append", default=[], metavar="NAME", help="hub id or folder")
-    offered.add_argument("--target", action="append", default=[], metavar="NAME", help="utility that decides")
-    offered.add_argument("--distilled", action="append", default=[], metavar="NAME", help="cheaper utility")
-    offered.add_argument("--prompt", default=offer.prompt, help="what the model reads, with {source} for the source")
+    offered.add_argument("--target", action="append", default=[], metavar="NAME", help="a utility that decides")
+    offered.add_argument(
+        "--distilled", action="append", default=[], metavar="NAME", help="a cheaper utility that guides it"
+    )
+    offered.add_argument(
+        "--prompt", default=offer.prompt, metavar="TEXT", help="what the model reads, with {source} for the source"
+    )
     offered.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
     offered.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     allowed = parser.add_argument_group("what visitors may ask for")
     for name, value, what in (
-        ("characters", limits.source_characters, "longest source and pasted candidate"),
-        ("candidates", limits.candidates, "most samples and pasted candidates"),
-        ("jobs", limits.jobs, "jobs at the same time; others wait"),
+        ("characters", limits.source_characters, "characters of the longest source or pasted candidate"),
+        ("candidates", limits.candidates, "most samples, and most pasted candidates"),
+        ("jobs", limits.jobs, "jobs at the same time; the others wait"),
     ):
         allowed.add_argument(f"--max-{name}", type=int, default=value, metavar="N", help=f"{what} (default: {value})")
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1, this machine)")
-    server.add_argument("--port", type=int, metavar="PORT", help="default: the first free one from 7860")
+    server.add_argument("--port", type=int, metavar="PORT", help="(default: the first free one from 7860)")
     server.add_argument("--open", action="store_true", help="open the page in the browser")
 
 

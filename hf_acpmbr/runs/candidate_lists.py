@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import itertools
 from collections.abc import Callable, Sequence
@@ -39,30 +40,32 @@ class CandidateList:
 Lists: TypeAlias = "Parsed[CandidateList]"
 
 
-def candidate_input(
-    path: str, format: str, *, size: int | None, sources: str | None, logprobs: bool, output: str
-) -> Input[CandidateList]:
-    """Open the input of `rerank`.
-
-    Args:
-        path, format: the file and what is in it, one of LIST_FORMATS.
-        size: lines per source, for plain lines.
-        sources: a file with one source text per list.
-        logprobs: the last field of an n-best list is the log-probability.
-        output: the format of the output: a text has no ids, and the others have fields that the input must not have.
-    """
-    lines = open_lines(path)
-    reserved = () if output in ("text", "preferences") else OUTPUT_FIELDS
-    numbered = "with --sources ids are line numbers" if sources is not None else ""
-    if output == "text":
-        numbered = numbered or "a text has one line per id; --format jsonl has the ids"
+def candidate_input(args: argparse.Namespace) -> Input[CandidateList]:
+    """Open the input that the options of `rerank` name."""
+    size, sources = args.candidates_per_source, args.sources
+    format = args.input_format or ("jsonl" if size is None else "lines")
+    if (format == "lines") != (size is not None):
+        raise ValueError("--input-format lines and --candidates-per-source N go together: give both or neither")
+    if size is not None and size < 1:
+        raise ValueError(f"--candidates-per-source must be at least 1, got {size}")
+    if args.nbest_logprobs and format != "nbest":
+        raise ValueError("--nbest-logprobs is for --input-format nbest: leave it out")
+    if args.input.endswith(".parquet") and format != "jsonl":
+        raise ValueError(f"--input {args.input} is a table with columns of its own: leave out --input-format {format}")
+    if sources == "-" == args.input:
+        raise ValueError("--input and --sources cannot both be standard input")
+    lines = open_lines(args.input)
     parse: Callable[[], Lists]
     if format == "jsonl":
-        parse = lambda: _from_json(lines, reserved)  # noqa: E731
+        reserved = () if args.format in ("text", "preferences") else OUTPUT_FIELDS
+        parse = partial(_from_json, lines, reserved)
     elif format == "lines":
-        parse = lambda: _from_blocks(lines, size or 1)  # noqa: E731
+        parse = partial(_from_blocks, lines, size)
     else:
-        parse = lambda: _from_nbest(lines, logprobs, numbered)  # noqa: E731
+        numbered = "with --sources ids are line numbers" if sources is not None else ""
+        if args.format == "text":
+            numbered = numbered or "a text has one line per id; --format jsonl has the ids"
+        parse = partial(_from_nbest, lines, args.nbest_logprobs, numbered)
     if sources is None:
         return Input([lines], parse)
     texts = Lines(sources, "--sources")
@@ -104,7 +107,7 @@ def _of_texts(where: str, texts: list[str], logprobs: list[float] | None = None,
 
 
 def _from_nbest(lines: Lines, logprobs: bool, numbered: str) -> Lists:
-    """Group lines `id ||| text ||| …` by id: ids ascend; where there is a reason to, they are 0, 1, 2, …"""
+    """Group lines `id ||| text ||| …` by id. Ids ascend; with a reason in `numbered` they must be 0, 1, 2, …"""
     parsed = ((number, *_nbest_line(lines.where(number), text, logprobs)) for number, text in lines)
     last = -1
     for count, (identity, group) in enumerate(itertools.groupby(parsed, key=lambda entry: entry[1])):
@@ -139,11 +142,14 @@ def _from_json(lines: Lines, reserved: Sequence[str]) -> Lists:
 
 def _of_json(line: str, where: str, reserved: Sequence[str]) -> CandidateList:
     entry = _json_entry(line, where)
-    counts = _numbers(entry, "counts", where)
+    for name in ("counts", "logprobs"):
+        if not isinstance(entry.get(name, []), (list, type(None))):
+            raise ValueError(f"{where}: {name!r} must be a list with one number for each candidate")
+    counts, logprobs = (cast("list[object] | None", entry.get(name)) for name in ("counts", "logprobs"))
     if counts is not None and isinstance(entry["candidates"], dict):
         raise ValueError(f"{where}: 'candidates' has counts of its own: leave 'counts' out")
     texts, own = _texts(entry["candidates"], "candidates", where)
-    candidates = _built(where, texts, own if counts is None else counts, _numbers(entry, "logprobs", where))
+    candidates = _built(where, texts, own if counts is None else counts, logprobs)
     references = None
     if (given := entry.get("references")) is not None:
         references = _built(where, *_texts(given, "references", where), None)
@@ -169,16 +175,11 @@ def _json_entry(line: str, where: str) -> dict[str, object]:
         raise ValueError(f'{where} has no candidates: give a list of texts or {{"candidates": [...]}}')
     for name in sorted(entry.keys() - set(_FIELDS)):
         # Other fields go through, but a misspelt one would silently not count.
-        if isinstance(entry[name], (str, list, dict)) and (meant := _meant(name)) is not None:
-            raise ValueError(f"{where}: field {name!r} is unknown, did you mean {meant!r}? Else rename it")
+        if isinstance(entry[name], (str, list, dict)):
+            alike = difflib.get_close_matches(name.lower(), _FIELDS, n=1, cutoff=_ALIKE)
+            if meant := _SHORT.get(name.lower().rstrip("s")) or next(iter(alike), None):
+                raise ValueError(f"{where}: field {name!r} is unknown, did you mean {meant!r}? Else rename it")
     return entry
-
-
-def _meant(name: str) -> str | None:
-    """The field that a name may be a misspelling of."""
-    if (bare := name.lower().rstrip("s")) in _SHORT:
-        return _SHORT[bare]
-    return next(iter(difflib.get_close_matches(name.lower(), _FIELDS, n=1, cutoff=_ALIKE)), None)
 
 
 def _texts(value: object, field: str, where: str) -> tuple[list[str], list[object] | None]:
@@ -189,29 +190,13 @@ def _texts(value: object, field: str, where: str) -> tuple[list[str], list[objec
     return texts, list(value.values()) if isinstance(value, dict) else None
 
 
-def _numbers(entry: dict[str, object], field: str, where: str) -> list[object] | None:
-    value = entry.get(field)
-    if value is None or isinstance(value, list):
-        return value
-    raise ValueError(f"{where}: {field!r} must be a list with one number for each candidate, got {shown(value)}")
-
-
 def _built(
     where: str, texts: list[str], counts: Sequence[object] | None, logprobs: Sequence[object] | None
 ) -> Candidates:
-    _check_numbers(where, "counts", counts, len(texts), "an integer", int)
-    _check_numbers(where, "logprobs", logprobs, len(texts), "a number", int, float)
+    for position, value in enumerate(logprobs or ()):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"{where}: logprobs[{position}] must be a number, got {shown(value)}")
     try:
         return Candidates.from_texts(texts, counts=cast("list[int]", counts), logprobs=cast("list[float]", logprobs))
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
-
-
-def _check_numbers(
-    where: str, field: str, values: Sequence[object] | None, size: int, wanted: str, *types: type
-) -> None:
-    if values is not None and len(values) != size:
-        raise ValueError(f"{where}: {field!r} has {len(values)} numbers for {size} texts")
-    for position, value in enumerate(values or ()):
-        if isinstance(value, bool) or not isinstance(value, types):
-            raise ValueError(f"{where}: {field}[{position}] must be {wanted}, got {shown(value)}")

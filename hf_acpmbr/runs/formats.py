@@ -57,7 +57,7 @@ class Format:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Format:
-        """Check and take what the options of the output say."""
+        """Return the format that the options describe, checked."""
         name, nbest = args.format, args.nbest
         if nbest < 1:
             raise ValueError(f"--nbest must be at least 1, got {nbest}")
@@ -81,11 +81,11 @@ class Format:
 
     @property
     def convert(self) -> Callable[[Path, Path], None] | None:
-        """The function that makes the file of finished lines; None if the lines are the file."""
+        """Return the function that makes the file of finished lines; None if the lines are the file."""
         return write_parquet if self.name == "parquet" else None
 
     def checked(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Yield the items, and refuse fields that do not fit into one table before any work."""
+        """Yield the items; refuse fields that do not fit into one table before any work."""
         table = _Table() if self.name == "parquet" else None
         while chunk := list(islice(items, ROWS_AT_ONCE if table else 1)):
             if table:
@@ -93,14 +93,14 @@ class Format:
             yield from chunk
 
     def lines(self, mbr: ACPMBR, records: Sequence[Record[Any]], results: Sequence[Result]) -> list[str]:
-        """Return the lines of some results: one per result, or one per pair of texts."""
+        """Return the lines of results: one per result, or one per pair of texts."""
         if self.preferences is None:
             return [self._line(result) for result in results]
         pairs = (self._pairs(mbr, record.position, result) for record, result in zip(records, results, strict=True))
         return [json.dumps(pair) for found in pairs for pair in found]
 
     def _line(self, result: Result) -> str:
-        """The chosen text, or everything as JSON except what differs from run to run, such as seconds."""
+        """Return the chosen text, or all as JSON except what differs from run to run, such as seconds."""
         decision = result.decision
         if self.name == "text":
             return "" if decision is None else decision.text
@@ -127,7 +127,7 @@ class Format:
         return line
 
     def _pairs(self, mbr: ACPMBR, position: int, result: Result) -> list[dict[str, object]]:
-        """The pairs of one result, as rows."""
+        """Return the pairs of one result as rows."""
         if result.decision is None or self.preferences is None:
             return []
         if result.prompt is None:
@@ -150,7 +150,7 @@ def encoded_line(text: str) -> bytes:
 
 
 def write_parquet(lines: Path, target: Path) -> None:
-    """Write JSON lines of results as a parquet file, some thousand rows at a time; `calls` becomes a map."""
+    """Write JSON lines of results as a parquet file, ROWS_AT_ONCE at a time; `calls` becomes a map."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -180,7 +180,7 @@ class _Table:
         self.types: dict[str, pa.DataType] = {}
 
     def of(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Return some more rows as a table."""
+        """Return more rows as a table."""
         import pyarrow as pa
 
         first = not self.types
@@ -190,7 +190,7 @@ class _Table:
                 columns[name] = pa.array([row.get(name) for row in rows], self.types.get(name, self.own.get(name)))
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
                 raise ValueError(
-                    f"the field {name!r} is not of one type in all rows, as a table needs it ({error}): use "
+                    f"the field {name!r} is not of one type in all rows, which a table needs ({error}): use "
                     "--format jsonl"
                 ) from None
             self.types[name] = columns[name].type

@@ -5,6 +5,7 @@ A parquet file is read row by row, each row as one line of JSON.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -42,12 +43,12 @@ class Lines:
 
     @property
     def repeatable(self) -> bool:
-        """Whether it can be read again: a file, but not standard input or a named pipe."""
+        """Return whether it can be read again: a file, but not standard input or a named pipe."""
         return self.path != "-" and Path(self.path).is_file()
 
     @contextmanager
     def repeatedly(self) -> Iterator[None]:
-        """Copy what cannot be read again to a temporary file, which is read instead."""
+        """Copy an input that cannot be read again to a temporary file, and read that instead."""
         if self.repeatable:
             yield
             return
@@ -133,7 +134,7 @@ class Record(Generic[Item]):
 
 @dataclass(frozen=True)
 class Checked:
-    """What a whole pass over an input without mistakes has found: records, and digests by file."""
+    """What a whole pass over an input has found: the number of records, and digests by file."""
 
     records: int
     digests: Mapping[str, str]
@@ -157,11 +158,11 @@ class Input(Generic[Item]):
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digest of each file's content, after a whole pass."""
+        """Return the digest of each file's content, after a whole pass."""
         return {file.option.removeprefix("--"): file.digest for file in self.files}
 
     def check(self, checked: Callable[[Iterator[Item]], Iterator[Item]] = iter) -> Checked | None:
-        """Read everything once before any work, through a further check; None if it cannot be read twice."""
+        """Read everything once before any work, through another check; None if it cannot be read twice."""
         if self.repeatable:
             return Checked(sum(1 for _ in checked(record.item for record in self.records())), self.digests)
         for file in self.files:
@@ -177,7 +178,7 @@ class Input(Generic[Item]):
     def batches(self, size: int, wanted: Callable[[int], bool] = lambda position: True) -> Iterator[list[Record[Item]]]:
         """Yield batches at fixed positions, all or none of whose records are wanted.
 
-        Before the error of a mistake come the records before it.
+        If there is a mistake, the records before it are yielded before it is raised.
         """
         batch: list[Record[Item]] = []
         try:
@@ -194,19 +195,16 @@ class Input(Generic[Item]):
             yield batch
 
 
-def source_input(path: str, column: str | None) -> Input[str]:
-    """Read source texts: the lines of a file, or one column of JSON lines or of a parquet file."""
-    lines = open_lines(path)
-    if column is None and path.endswith((".parquet", ".jsonl")):
-        raise ValueError(f"--input {path} has columns: say which one holds the sources by --column NAME")
+def source_input(args: argparse.Namespace) -> Input[str]:
+    """Open the source texts that the options of `translate` name: lines, or a column of JSON lines or parquet."""
+    lines, column = open_lines(args.input), args.column
+    if column is None and args.input.endswith((".parquet", ".jsonl")):
+        raise ValueError(f"--input {args.input} has columns: say which one holds the sources by --column NAME")
 
     def items() -> Parsed[str]:
         for number, text in lines:
             where = lines.where(number)
-            yield (
-                where,
-                partial(str, text) if column is None else partial(_field, text, column, where),
-            )
+            yield where, partial(str, text) if column is None else partial(_field, text, column, where)
 
     return Input([lines], items)
 

@@ -29,24 +29,14 @@ if TYPE_CHECKING:
     from typing_extensions import Never
 
 Item = TypeVar("Item")
-# What a result does not depend on, and what the note of a run has by content and not by option: files, the model, and
-# what is in the recipe.
-_BY_CONTENT = ("input", "sources", "model", "revision", "recipe", "decoder", "set", "seed", "target", "distilled")
-_IN_THE_RECIPE = ("num_candidates", "num_references", "epsilon", "temperature", "max_rows", "target_option")
-_HOW = (
-    "command",
-    "debug",
-    "resume",
-    "quiet",
-    "device",
-    "output",
-    "trust_remote_code",
-    "shard",
-    "merge",
-    "ray",
-    "ray_options",
-)
-_PASSING = (*_HOW, *_BY_CONTENT, *_IN_THE_RECIPE)
+# Options that are not in the note of a run: some do not change the lines, and files, models and what is in the recipe
+# are noted by content.
+_NOT_NOTED = {
+    *("command", "debug", "quiet", "resume", "output", "shard", "merge", "ray", "ray_options"),
+    *("device", "trust_remote_code"),
+    *("input", "sources", "model", "revision", "recipe", "decoder", "set", "seed", "target", "distilled"),
+    *("num_candidates", "num_references", "epsilon", "temperature", "max_rows", "target_option"),
+}
 # A shard is one batch in files of up to a thousand batches, so that a kill loses little, and a thousandth of longer
 # ones, since every shard is two files; but at most 64 batches.
 _SHARDS = 1000
@@ -60,7 +50,7 @@ class Work(Generic[Item]):
     Args:
         open: opens the input that the options name.
         load: loads what decides.
-        batch_size: records that are decided together.
+        batch_size: how many records are decided together.
     """
 
     open: Callable[[argparse.Namespace], Input[Item]]
@@ -95,38 +85,14 @@ class Job(Generic[Item]):
         }
 
 
-def check_arguments(args: argparse.Namespace) -> None:
-    """Refuse what both commands refuse before they read or load anything."""
-    Format.of(args)
-    if args.merge and (args.resume or args.shard is not None):
-        raise ValueError("--merge makes no shards: leave out --resume and --shard")
-    if args.resume and args.input == "-":
-        raise ValueError("--resume needs --input FILE: standard input cannot be read again")
-    for option in ("input", "sources"):
-        path: str | None = getattr(args, option, None)
-        if path is not None and same_file(path, args.output):
-            raise ValueError(f"--output {args.output} is the --{option} file: choose another --output")
-    check_output(args.output)
-
-
-def same_file(one: str, other: str) -> bool:
-    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
-
-
 def run_job(args: argparse.Namespace, work: Work[Item]) -> int:
     """Decide for all records, or for this process's share of them, into --output."""
-    share = Share.of(args.shard)
-    on_ray = args.ray is not None
-    if on_ray and (share.count > 1 or args.merge):
-        raise ValueError("--ray divides the file between its actors itself: leave out --shard, --merge and launchers")
-    if args.ray_options and not on_ray:
-        raise ValueError("--ray-options are for --ray: leave them out")
+    share = _checked(args)
     source = work.open(args)
     if is_stream(args.output):
-        _refuse_stream(args, share)
         _stream(args, source, work)
         return 0
-    if (share.count > 1 or args.merge or on_ray) and not source.repeatable:
+    if _shared(args, share) and not source.repeatable:
         raise ValueError("several processes share a file: give --input FILE, since standard input is one process's")
     with ExitStack() as spooled:
         for lines in source.files:
@@ -147,17 +113,44 @@ def run_job(args: argparse.Namespace, work: Work[Item]) -> int:
     return 0
 
 
-def _refuse_stream(args: argparse.Namespace, share: Share) -> None:
-    if share.count > 1 or args.merge or args.ray is not None:
-        raise ValueError("several processes share a file: give --output FILE, on a disk that all of them see")
-    if args.resume:
-        raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")
-    if args.format == "parquet":
-        raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
+def _shared(args: argparse.Namespace, share: Share) -> bool:
+    """Return whether other processes make parts of the file."""
+    return share.count > 1 or args.merge or args.ray is not None
+
+
+def _checked(args: argparse.Namespace) -> Share:
+    """Return this process's share, after refusing options that do not go together."""
+    Format.of(args)
+    if args.merge and (args.resume or args.shard is not None):
+        raise ValueError("--merge makes no shards: leave out --resume and --shard")
+    if args.resume and args.input == "-":
+        raise ValueError("--resume needs --input FILE: standard input cannot be read again")
+    for option in ("input", "sources"):
+        path: str | None = getattr(args, option, None)
+        if path is not None and same_file(path, args.output):
+            raise ValueError(f"--output {args.output} is the --{option} file: choose another --output")
+    check_output(args.output)
+    share = Share.of(args.shard)
+    if args.ray is not None and (share.count > 1 or args.merge):
+        raise ValueError("--ray divides the file between its actors itself: leave out --shard, --merge and launchers")
+    if args.ray_options and args.ray is None:
+        raise ValueError("--ray-options are for --ray: leave them out")
+    if is_stream(args.output):
+        if _shared(args, share):
+            raise ValueError("several processes share a file: give --output FILE, on a disk that all of them see")
+        if args.resume:
+            raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")
+        if args.format == "parquet":
+            raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
+    return share
+
+
+def same_file(one: str, other: str) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
 def _stream(args: argparse.Namespace, source: Input[Item], work: Work[Item]) -> None:
-    """Write to standard output, a pipe or a device: batch by batch, also the records before one that is at fault."""
+    """Write to standard output, a pipe or a device, batch by batch."""
     summary, format = Summary(), Format.of(args)
     with ExitStack() as opened:
         file = sys.stdout.buffer if args.output == "-" else opened.enter_context(open(args.output, "wb"))
@@ -170,9 +163,8 @@ def _stream(args: argparse.Namespace, source: Input[Item], work: Work[Item]) -> 
         job = work.load(args)
         with progress(None if checked is None else checked.records, 0, args.quiet) as bar:
             for batch in source.batches(work.batch_size):
-                results, lines = decided(job, batch, format, write, summary)
-                write(lines)
-                bar.update(len(results))
+                write(decided(job, batch, format, summary, write))
+                bar.update(len(batch))
         if checked is not None and source.digests != checked.digests:
             raise InputChanged(args)
     if not args.quiet:
@@ -189,7 +181,7 @@ class FileRun(Generic[Item]):
         self.checked = checked
         batches = -(-checked.records // (_SHARDS * work.batch_size))
         self.size = min(max(batches, 1), _MOST) * work.batch_size
-        options = {key: value for key, value in vars(args).items() if key not in _PASSING}
+        options = {key: value for key, value in vars(args).items() if key not in _NOT_NOTED}
         about = {"input": checked.digests, "options": options, "lines_per_shard": self.size}
         count, convert = -(-checked.records // self.size), self.format.convert
         self.output = OutputFile(args.output, share, count, about, resume=args.resume, convert=convert)
@@ -203,10 +195,9 @@ class FileRun(Generic[Item]):
         if args.merge:
             output.merge_by_hand()
             return
-        mine = share.of_all(output.count)
-        if share.index and not mine:
+        if share.index and not share.of_all(output.count):
             return  # more processes than shards
-        output.finished()  # before a model is loaded for nothing
+        output.finished()  # refuses what cannot be continued before a model is loaded for nothing
         if args.ray is not None:
             from .ray import make_shards
 
@@ -223,16 +214,16 @@ class FileRun(Generic[Item]):
                 print(f"{output.missing()}; the process that makes the last one writes", file=sys.stderr)
 
     def _make(self, job: Job[Item]) -> int | None:
-        """Make the missing shards of this process, and count the records of the others; None if FILE is finished."""
-        output, share = self.output, self.output.share
+        """Make the missing shards; return how many records were done before, None if the file is finished."""
+        output = self.output
         output.about |= job.about()
         if output.finished():
-            output.shards.remove()  # a kill while it was removed
+            output.shards.remove()  # a kill may have left some
             return None
         missing = output.start()
-        done = sum(self.records_in(shard) for shard in share.of_all(output.count) if shard not in missing)
+        mine = sum(map(self.records_in, output.share.of_all(output.count)))
         try:
-            with self.progress(missing, done) as bar:
+            with self.progress(missing, mine) as bar:
                 for shard in missing:
                     output.put(shard, self.lines_of(job, shard, bar), self.records_in(shard))
             if missing:
@@ -241,7 +232,7 @@ class FileRun(Generic[Item]):
             for shard in missing:  # they may be of either content
                 output.shards.discard(shard)
             raise
-        return done
+        return mine - sum(map(self.records_in, missing))
 
     def lines_of(self, job: Job[Item], shard: int, bar: tqdm[Never] | None = None) -> bytes:
         """Make the lines of a shard; ascending shards are read in one pass over the input."""
@@ -250,17 +241,16 @@ class FileRun(Generic[Item]):
                 self.work.batch_size, lambda position: position // self.size == self._shard
             )
         self._shard = shard
-        made: list[str] = []
-        records = 0
-        while records < self.records_in(shard):
+        lines: list[str] = []
+        left = self.records_in(shard)
+        while left:
             if not (batch := self._next_batch()):
                 raise InputChanged(self.args)
-            results, lines = decided(job, batch, self.format, lambda lines: None, self.summary)
-            made += lines
-            records += len(results)
+            lines += decided(job, batch, self.format, self.summary)
+            left -= len(batch)
             if bar is not None:
-                bar.update(len(results))
-        return b"".join(map(encoded_line, made))
+                bar.update(len(batch))
+        return b"".join(map(encoded_line, lines))
 
     def check_unchanged(self) -> None:
         """Read the input to its end, and refuse it if it is not what was checked."""
@@ -275,11 +265,11 @@ class FileRun(Generic[Item]):
         except ValueError as error:  # the check found no mistake
             raise InputChanged(self.args) from error
 
-    def progress(self, missing: Sequence[int], done: int) -> tqdm[Never]:
-        """Show a bar over the records of missing shards, after those that are done."""
+    def progress(self, missing: Sequence[int], total: int) -> tqdm[Never]:
+        """Show a bar over records, beginning after those that are done."""
         share = self.output.share
         quiet = self.args.quiet or bool(share.local)  # of a launcher's processes, the first shows its progress
-        return progress(done + sum(map(self.records_in, missing)), done, quiet, in_logs=share.count > 1)
+        return progress(total, total - sum(map(self.records_in, missing)), quiet, in_logs=share.count > 1)
 
     def records_in(self, shard: int) -> int:
         return min(self.size, self.checked.records - shard * self.size)
@@ -296,10 +286,10 @@ def decided(
     job: Job[Item],
     batch: Sequence[Record[Item]],
     format: Format,
-    write: Callable[[Sequence[str]], None],
     summary: Summary,
-) -> tuple[list[Result], list[str]]:
-    """Return results of a batch and their lines; if one is at fault, write those before it and name it."""
+    write: Callable[[Sequence[str]], None] = lambda lines: None,
+) -> list[str]:
+    """Return the lines of a batch; if one of its records is at fault, write those before it and name it."""
 
     def made(records: Sequence[Record[Item]]) -> tuple[list[Result], int, list[str]]:
         results, rows = job.decide(records)
@@ -316,8 +306,11 @@ def decided(
                 write(lines)
                 raise ValueError(f"{error} (at {record.where})") from error
         raise  # only together
-    summary.add(results, rows)
-    return results, lines
+    summary.counts.update(lines=len(results), rows=rows)
+    for decision in (result.decision for result in results if result.decision is not None):
+        summary.counts.update(unique=len(decision.candidates), drawn=decision.candidates.total)
+        summary.calls.update(decision.calls)
+    return lines
 
 
 class Summary:
@@ -327,12 +320,6 @@ class Summary:
         self._start = time.perf_counter()
         self.counts = Counter[str]()
         self.calls = Counter[str]()
-
-    def add(self, results: Sequence[Result], rows: int) -> None:
-        self.counts.update(lines=len(results), rows=rows)
-        for decision in (result.decision for result in results if result.decision is not None):
-            self.counts.update(unique=len(decision.candidates), drawn=decision.candidates.total)
-            self.calls.update(decision.calls)
 
     def show(self, resumed: int = 0, who: str = "") -> None:
         lines = self.counts["lines"]
@@ -348,7 +335,7 @@ class Summary:
 
 
 def progress(total: int | None, done: int, quiet: bool, *, in_logs: bool = False) -> tqdm[Never]:
-    """Show a bar with the time that is left, on standard error if that is a terminal; `in_logs` also elsewhere."""
+    """Show a bar with the remaining time, on standard error if that is a terminal; with `in_logs` always."""
     from tqdm import tqdm
 
     off = True if quiet else False if in_logs else None

@@ -1,7 +1,7 @@
 """A file that any number of processes make of shards.
 
 The shards of FILE wait in `FILE.parts`. When all are finished, they become FILE and `FILE.run.json`, which says what
-FILE was made from, and the folder goes. What FILE held before stays until then.
+FILE was made from, and the folder is removed. Until then FILE keeps its old content.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from ..files import lock_file, say_replaced, take_place, write_atomically
-from .shards import Note, Shards, Share, differing, sha256_of
+from .shards import Shards, Share, sha256_of
 
 Convert: TypeAlias = Callable[[Path, Path], None]
 _SHOWN = 60  # characters of a setting in a message
 _NAMED = 10  # shards in a message
-_FLUSH_EVERY = 1.0  # seconds; writing a shard of short lists takes less than flushing it to disk
 
 
 class OutputFile:
@@ -32,7 +30,7 @@ class OutputFile:
         path: the file.
         share: this process's part of the shards.
         count: how many shards there are.
-        about: what the lines depend on, as far as it is known; complete it before `start`.
+        about: what the lines depend on, as far as known; complete it before `start`.
         resume: continue an unfinished run.
         convert: makes the file of the lines (from, to); None if the lines are the file.
     """
@@ -53,30 +51,31 @@ class OutputFile:
         self._note = self.path.with_name(f"{self.path.name}.run.json")
         self._own_lock = self.shards.folder / f"{share.index}-of-{share.count}.lock"
         self._lock: BinaryIO | None = None
-        self._flushed, self._made = 0.0, False
+        self._made = False
 
     def finished(self) -> bool:
-        """Whether nothing is left to do. Refuses what cannot be continued; nothing is written."""
+        """Return whether nothing is left to do. Refuse what cannot be continued; write nothing."""
         if self.shards.folder.is_dir():
             self._hold()  # so that the shards stay as they are
-        self._refuse_unfinished()
-        if self._resume and self._is_of_this_run():
+        begun = self._refuse_others()
+        if not self._resume:
+            return False
+        if self._is_of_this_run():
             return True
-        if not self._refuse_others() and self._resume and self.path.exists():
-            if self._note.exists():
-                self._refuse_changes(self.path, self._noted()["about"])
-                raise ValueError(f"{self.path} was changed after its run: leave out --resume to replace it")
-            if self.path.stat().st_size:
-                raise ValueError(
-                    f"{self.path} has no {self._note.name}, so nobody knows which run it is of: leave out --resume to "
-                    "replace it"
-                )
+        if begun or not self.path.exists():
+            return False
+        if self._note.exists():
+            self._refuse_changes(self.path, self._noted()["about"])
+            raise ValueError(f"{self.path} was changed after its run: leave out --resume to replace it")
+        if self.path.stat().st_size:
+            raise ValueError(
+                f"{self.path} has no {self._note.name}, so its run is unknown: leave out --resume to replace it"
+            )
         return False
 
     def start(self) -> list[int]:
-        """Get ready to write, and list this process's shards that are missing."""
+        """Get ready to write, and list this process's missing shards."""
         self._hold()
-        self._refuse_unfinished()
         self._refuse_others()
         missing = []
         for shard in self.share.of_all(self.count):
@@ -84,28 +83,28 @@ class OutputFile:
                 self.shards.discard(shard)
                 missing.append(shard)
             else:
-                self._refuse_mixture(shard, note)
+                self._refuse_changes(self.shards.path(shard), note.settings)
         return missing
 
-    def adopt(self, about: Mapping[str, Any]) -> None:
-        """Take what another process says that the lines depend on, if it agrees with what is known."""
-        self._refuse_changes(self.shards.folder, about)
-        self.about = dict(about)
+    def adopt(self, about: Mapping[str, Any] | None = None) -> bool:
+        """Take what another process, or else the first finished shard, says that the lines depend on.
 
-    def adopt_noted(self) -> None:
-        """Take what the shards of the unfinished run say."""
-        for note in self.shards.notes():
-            self.adopt(note.settings)
+        Return whether any does. Refuse what disagrees with what is known.
+        """
+        if about is None:
+            about = next((note.settings for note in self.shards.notes()), None)
+        if about is not None:
+            self._refuse_changes(self.shards.folder, about)
+            self.about = dict(about)
+        return about is not None
 
     def put(self, shard: int, data: bytes, records: int) -> None:
-        """Keep the lines of a shard, which was made of this number of records."""
-        durable = time.monotonic() - self._flushed >= _FLUSH_EVERY
-        meta = {"records": records, "shards": self.count}
-        self.shards.put(shard, data, settings=_as_json(self.about), inputs="", failed={}, meta=meta, durable=durable)
-        self._flushed, self._made = time.monotonic() if durable else self._flushed, True
+        """Keep the lines of a shard that was made of this many records."""
+        self.shards.put(shard, data, _as_json(self.about), meta={"records": records})
+        self._made = True
 
     def merge(self) -> bool:
-        """Make the file if all shards are finished, and say whether it is made, perhaps by another process."""
+        """Make the file if all shards are finished; return whether it is made, perhaps by another process."""
         if self.shards.folder.is_dir() and len(self.shards.numbers()) < self.count:
             return False
         try:
@@ -117,12 +116,9 @@ class OutputFile:
         return True
 
     def merge_by_hand(self) -> None:
-        """Make the file without loading what the lines depend on: the notes of the shards say it."""
-        first = next(self.shards.notes(), None)
-        if first is None:
+        """Make the file without loading models; the notes of the shards say what the lines depend on."""
+        if not self.adopt():
             raise ValueError(f"--merge: there are no shards in {self.shards.folder}, so nothing to merge")
-        self._refuse_changes(self.shards.folder, first.settings)
-        self.about = dict(first.settings)
         if not self.merge():
             raise ValueError(f"--merge: {self.missing()}")
 
@@ -133,13 +129,13 @@ class OutputFile:
         return f"{len(numbers)} of {self.count} shards are missing in {self.shards.folder}: {some}"
 
     def stop(self) -> str:
-        """Let go, and say what is kept if this process made some of it; a start that made nothing leaves nothing."""
+        """Release the shards, and say how many lines are kept if this process made some; leave no empty folder."""
         if self._lock is None:
             return ""
         self._own_lock.unlink(missing_ok=True)
         self._lock.close()
         self._lock = None
-        with suppress(OSError):  # it is gone, or something is in it
+        with suppress(OSError):  # it has been removed, or is not empty
             self.shards.folder.rmdir()
         records = self._records()
         if not self._made or not records:
@@ -162,7 +158,7 @@ class OutputFile:
         self._lock = file
 
     def _divided_otherwise(self) -> bool:
-        """Whether a process of a run with another number of processes is at work."""
+        """Return whether a run with another number of processes is at work."""
         siblings = set(self.shards.folder.glob(f"*-of-{self.share.count}.lock"))
         for path in set(self.shards.folder.glob("*-of-*.lock")) - siblings:
             with suppress(FileNotFoundError), path.open("r+b") as file:
@@ -171,11 +167,12 @@ class OutputFile:
         return False
 
     def _records(self) -> int:
-        """The number of records that the finished shards are made of."""
+        """Count the records of the finished shards."""
         return sum(note.meta["records"] for note in self.shards.notes())
 
-    def _refuse_unfinished(self) -> None:
-        """Look at this process's own shards: its siblings may have made theirs since the run began."""
+    def _refuse_others(self) -> bool:
+        """Refuse shards of another run, or of this one without --resume; return whether there are any."""
+        # Only this process's own need --resume: its siblings may have made theirs since the run began.
         own = [shard for shard in self.shards.numbers() if shard % self.share.count == self.share.index]
         if own and not self._resume:
             count = self._records()
@@ -183,9 +180,6 @@ class OutputFile:
                 f"{self.shards.folder} has {count} line{'s' * (count != 1)} of an unfinished run: add --resume to "
                 "continue it, or remove it to start anew"
             )
-
-    def _refuse_others(self) -> bool:
-        """Refuse shards of another run; whether there are any shards."""
         first = next(self.shards.notes(), None)
         if first is not None:
             self._refuse_changes(self.shards.folder, first.settings)
@@ -194,14 +188,8 @@ class OutputFile:
     def _refuse_changes(self, what: Path, before: Mapping[str, Any]) -> None:
         if changed := _changes(before, self.about):
             raise ValueError(
-                f"{what} is of another run ({'; '.join(changed)}): give the same, or remove it to start anew"
-            )
-
-    def _refuse_mixture(self, shard: int, note: Note) -> None:
-        if names := differing(note.settings, _as_json(self.about)):
-            raise ValueError(
-                f"{self.shards.path(shard)} was made with another {', '.join(names)}: give all processes the same, and "
-                "remove this shard"
+                f"{what} is of another run ({'; '.join(changed)}): give the same settings to all processes, or remove "
+                "it to start anew"
             )
 
     def _merge(self) -> None:
@@ -214,7 +202,7 @@ class OutputFile:
                 if note is None or hashlib.sha256(data).hexdigest() != note.sha256:
                     self.shards.discard(shard)
                     raise ValueError(f"{self.shards.path(shard)} was damaged: --resume makes it again")
-                self._refuse_mixture(shard, note)
+                self._refuse_changes(self.shards.path(shard), note.settings)
                 file.write(data)
                 records += note.meta["records"]
             file.flush()
@@ -230,13 +218,13 @@ class OutputFile:
             say_replaced(self.path)
 
     def _is_of_this_run(self) -> bool:
-        """Whether the file is that of a finished run with the same settings."""
+        """Return whether the file is that of a finished run with the same settings."""
         if not self._note.exists() or not self.path.exists() or _changes(self._noted()["about"], self.about):
             return False
         return bool(sha256_of(self.path) == self._noted().get("sha256"))
 
     def _noted(self) -> dict[str, Any]:
-        """The note of the finished file."""
+        """Read the note of the finished file."""
         try:
             noted = json.loads(self._note.read_text(encoding="utf-8"))
         except ValueError:
@@ -253,20 +241,20 @@ def parts_of(output: str) -> Path:
 
 
 def _as_json(values: Mapping[str, object]) -> dict[str, Any]:
-    """The values as they are read from a note."""
+    """Return the values as a note has them."""
     read: dict[str, Any] = json.loads(json.dumps(values, default=str))
     return read
 
 
 def _changes(noted: Mapping[str, Any], about: Mapping[str, object]) -> list[str]:
-    """Say what differs from a note; `about` may be the part of it that is known so far."""
+    """Say what differs from a note; `about` may be only the part known so far."""
     before, now = _flat({name: noted.get(name) for name in about}), _flat(_as_json(about))
     changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     return [f"{name}: {_short(before.get(name))} → {_short(now.get(name))}" for name in changed]
 
 
 def _flat(values: object, name: str = "") -> dict[str, object]:
-    """Nested objects and lists as one level, with dotted names."""
+    """Flatten nested objects and lists to dotted names."""
     if not isinstance(values, (dict, list)) or not values:
         return {name: values}
     inside = values.items() if isinstance(values, dict) else enumerate(values)

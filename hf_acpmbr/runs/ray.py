@@ -12,13 +12,17 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 
 from ..candidates import Candidates
+from ..decision import Decision, Ranked
+from ..generation.corpus import decide_texts
 from ..generation.models import load_model
+from ..generation.prompts import Prompting
 from ..mbr import ACPMBR
 from ..recipe import Recipe
 from .job import FileRun, Item, Summary, Work
@@ -40,30 +44,32 @@ class _Rows:
     def __init__(self, needed: Sequence[str], prediction: str, nbest: int) -> None:
         self._needed, self._prediction, self._nbest = needed, prediction, nbest
 
-    def decide(self, row: Mapping[str, Any]) -> tuple[list[str], list[float]]:
-        """Return the best texts of a row and their expected utilities; none for a blank source."""
+    def decide(self, row: Mapping[str, Any]) -> Decision | None:
+        """Decide for one row; None for a blank source."""
         raise NotImplementedError
 
     def __call__(self, batch: Batch) -> dict[str, npt.NDArray[Any]]:
         if missing := [name for name in self._needed if name not in batch]:
             raise ValueError(f"no column {missing[0]!r} in the dataset, which has {', '.join(batch)}: name it")
-        size = len(batch[self._needed[0]])
-        texts: list[list[str]] = [[] for _ in range(size)]
-        utilities: list[list[float]] = [[] for _ in range(size)]
-        errors = [""] * size
-        for k in range(size):
+        best: list[list[Ranked]] = []
+        errors: list[str] = []
+        for k in range(len(batch[self._needed[0]])):
+            decision, error = None, ""
             try:
-                texts[k], utilities[k] = self.decide({name: batch[name][k] for name in self._needed})
-            except _OF_A_ROW as error:
-                errors[k] = f"{type(error).__name__}: {error}"
+                decision = self.decide({name: batch[name][k] for name in self._needed})
+            except _OF_A_ROW as caught:
+                error = f"{type(caught).__name__}: {caught}"
+            best.append([] if decision is None else decision.nbest(self._nbest))
+            errors.append(error)
         name = self._prediction
         added = {
-            name: _column([best[0] if best else "" for best in texts]),
-            f"{name}_utility": np.array([best[0] if best else np.nan for best in utilities], dtype=np.float64),
+            name: _column([row[0].text if row else "" for row in best]),
+            f"{name}_utility": np.array([row[0].expected if row else np.nan for row in best], dtype=np.float64),
             f"{name}_error": _column(errors),
         }
         if self._nbest > 1:
-            added |= {f"{name}_nbest": _column(texts), f"{name}_nbest_utility": _column(utilities)}
+            added[f"{name}_nbest"] = _column([[entry.text for entry in row] for row in best])
+            added[f"{name}_nbest_utility"] = _column([[entry.expected for entry in row] for row in best])
         return {**batch, **added}
 
 
@@ -96,13 +102,11 @@ class Reranker(_Rows):
         super().__init__([name for name in self._columns.values() if name is not None], prediction, nbest)
         self._mbr = ACPMBR(recipe=_recipe(recipe), **settings)
 
-    def decide(self, row: Mapping[str, Any]) -> tuple[list[str], list[float]]:
+    def decide(self, row: Mapping[str, Any]) -> Decision:
         given = {role: None if name is None else row[name] for role, name in self._columns.items()}
         counts, references, source = given["counts"], given["references"], given["source"]
         pool = Candidates.from_texts(_texts(given["candidates"]), counts=None if counts is None else list(counts))
-        decision = self._mbr.rerank(pool, source, None if references is None else _texts(references))
-        best = decision.nbest(self._nbest)
-        return [entry.text for entry in best], [entry.expected for entry in best]
+        return self._mbr.rerank(pool, source, None if references is None else _texts(references))
 
 
 class Translator(_Rows):
@@ -137,22 +141,18 @@ class Translator(_Rows):
     ) -> None:
         super().__init__([source], prediction, nbest)
         network, tokenizer, language = load_model(model, **(load or {}))
-        self._source = source
-        self._map = ACPMBR(tokenizer, recipe=_recipe(recipe), **settings).map_fn(
+        mbr = ACPMBR(tokenizer, recipe=_recipe(recipe), **settings)
+        self._translate = partial(
+            decide_texts,
+            mbr,
             network,
-            source_column=source,
-            prediction_column="best",
-            nbest=max(nbest, 2),  # two at least, so that there are lists
-            prompt=prompt,
-            chat=chat,
-            too_long=too_long,
+            prompting=Prompting(prompt, chat, too_long),
             keep_blank=keep_blank,
             generate={**language, **(generate or {})},
         )
 
-    def decide(self, row: Mapping[str, Any]) -> tuple[list[str], list[float]]:
-        made: dict[str, Any] = self._map({self._source: [row[self._source]]})
-        return made["best_nbest"][0][: self._nbest], made["best_nbest_utility"][0][: self._nbest]
+    def decide(self, row: Mapping[str, Any]) -> Decision | None:
+        return self._translate([row[self._needed[0]]]).decisions[0]
 
 
 def _recipe(given: str | Recipe | Mapping[str, object]) -> str | Recipe:
@@ -160,6 +160,7 @@ def _recipe(given: str | Recipe | Mapping[str, object]) -> str | Recipe:
 
 
 def _texts(cell: Any) -> list[str]:
+    """Return the texts of a cell, which Ray gives as a list or an array."""
     if isinstance(cell, str) or cell is None:
         raise TypeError(f"a list of texts is needed, got {cell!r:.40}")
     return list(cell)
@@ -170,7 +171,7 @@ def _column(values: Sequence[object]) -> npt.NDArray[np.object_]:
 
 
 class _Maker(Generic[Item]):
-    """Makes shards of a file, in an actor; what goes wrong comes back as a message instead of a stack of Ray's."""
+    """Makes shards of a file in an actor. Mistakes come back as a message instead of a stack of Ray's."""
 
     def __init__(self, args: argparse.Namespace, work: Work[Item], folder: str) -> None:
         if os.path.isdir(folder):
@@ -194,25 +195,30 @@ class _Maker(Generic[Item]):
                 data = self._run.lines_of(self._job, shard)
         except (ValueError, OSError, ImportError) as caught:
             error = str(caught) or type(caught).__name__
-        told = json.dumps([about, summary.counts, summary.calls], default=str)
-        return {"shard": batch["shard"], "data": _column([data]), "told": _column([told]), "error": _column([error])}
+        told = json.dumps([about, summary.counts, summary.calls, error], default=str)
+        return {"shard": batch["shard"], "data": _column([data]), "told": _column([told])}
 
 
 def make_shards(run: FileRun[Item]) -> int | None:
-    """Let the actors of a Ray cluster make what is missing, and keep it as it comes.
+    """Let the actors of a Ray cluster make the missing shards, and keep each as it comes.
 
     Returns:
         How many records were done before; None if the file is finished.
     """
     args, output = run.args, run.output
     try:
+        import ray
         import ray.data
     except ImportError as error:
         raise ImportError(f"--ray needs Ray ({error}): pip install '.[ray]' in a copy of the repository") from error
-    _start(args)
-    output.adopt_noted()
+    if not ray.is_initialized():
+        where: dict[str, Any] = {"address": args.ray} if args.ray else {}
+        if not args.ray and "RAY_ADDRESS" not in os.environ:
+            where = {"include_dashboard": False}  # a cluster that ends with this process
+        ray.init(log_to_driver=not args.quiet, logging_level="ERROR" if args.quiet else "INFO", **where)
+    ray.data.DataContext.get_current().enable_progress_bars = False  # the command has one
+    output.adopt()
     missing = [] if (finished := output.finished()) else output.start()
-    done = run.checked.records - sum(map(run.records_in, missing))
     # One block per shard, so that what is finished is kept at once; a shard of none asks what a run would depend on.
     numbers = missing or [_NO_SHARD]
     shards = ray.data.from_items([{"shard": shard} for shard in numbers], override_num_blocks=len(numbers))
@@ -222,32 +228,19 @@ def make_shards(run: FileRun[Item]) -> int | None:
     made = shards.map_batches(
         _Maker, fn_constructor_args=(args, run.work, os.getcwd()), batch_size=1, batch_format="numpy", **options
     )
-    with run.progress(missing, done) as bar:
+    with run.progress(missing, run.checked.records) as bar:
         for row in made.iter_rows():
-            if row["error"]:
-                raise ValueError(row["error"])
-            about, counts, calls = json.loads(row["told"])
+            shard = row["shard"]
+            about, counts, calls, problem = json.loads(row["told"])
+            if problem:
+                raise ValueError(problem)
             output.adopt(about)
-            if row["shard"] != _NO_SHARD:
-                output.put(row["shard"], row["data"], run.records_in(row["shard"]))
-                bar.update(run.records_in(row["shard"]))
+            if shard != _NO_SHARD:
+                output.put(shard, row["data"], run.records_in(shard))
+                bar.update(run.records_in(shard))
             run.summary.counts.update(counts)
             run.summary.calls.update(calls)
     if finished and output.finished():
-        output.shards.remove()  # a kill while it was removed
+        output.shards.remove()  # a kill may have left some
         return None
-    run.check_unchanged()
-    return done
-
-
-def _start(args: argparse.Namespace) -> None:
-    """Connect to the cluster, or start one of this machine."""
-    import ray.data
-
-    if not ray.is_initialized():
-        options: dict[str, Any] = {"address": args.ray} if args.ray else {}
-        if not args.ray and "RAY_ADDRESS" not in os.environ:
-            options = {"include_dashboard": False}  # of a cluster that ends with this process
-        level = "ERROR" if args.quiet else "INFO"
-        ray.init(log_to_driver=not args.quiet, logging_level=level, **options)
-    ray.data.DataContext.get_current().enable_progress_bars = False  # the command has one
+    return run.checked.records - sum(map(run.records_in, missing))

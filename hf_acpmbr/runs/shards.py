@@ -1,4 +1,4 @@
-"""Shards of a run: which of them a process makes, and results that are either whole or absent.
+"""Shards of a run: which of them a process makes, and files that are either whole or absent.
 
 Nothing connects the processes of a run. Shards are at fixed positions; each process makes its own and ends, and the one
 that finds all of them merges. So a process that is killed costs its unfinished shard, and nobody waits for it.
@@ -35,7 +35,7 @@ class Share:
     Args:
         index: the number of this process, from 0.
         count: how many processes make the run.
-        local: its number on this machine, which is that of its GPU; None without a launcher.
+        local: its number on this machine, which is its GPU's; None without a launcher.
     """
 
     index: int = 0
@@ -107,22 +107,21 @@ class Note:
         sha256: of the file.
         settings: what it was made with, by name: values or digests of settings, models, metrics and code.
         inputs: digest of what it was made from.
-        failed: a message for each source (by index) that failed; these are not in the file.
+        failed: a message for each source (by index) that failed and is therefore not in the file.
         meta: anything that its reader needs.
     """
 
     sha256: str
     settings: Mapping[str, Any]
-    inputs: str
+    inputs: str = ""
     failed: Mapping[str, str] = field(default_factory=dict)
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Shards:
-    """Numbered shards in one folder.
+    """Numbered shards in one folder, which is made with the first of them.
 
     Args:
-        folder: made with the first shard.
         suffix: of their names.
     """
 
@@ -135,27 +134,16 @@ class Shards:
     def note_path(self, shard: int) -> Path:
         return self.folder / f"{shard:05d}.json"
 
-    def put(
-        self,
-        shard: int,
-        data: bytes,
-        *,
-        settings: Mapping[str, Any],
-        inputs: str,
-        failed: Mapping[int, str],
-        meta: dict[str, Any],
-        durable: bool = True,
-    ) -> None:
-        """Write the data, then the note that makes it count; each appears under its name only when it is complete.
+    def put(self, shard: int, data: bytes, settings: Mapping[str, Any], **noted: Any) -> None:
+        """Write the data, then the note that makes it count (`noted`: its other fields).
 
-        What is not durable may be lost in a power cut; its checksum tells.
+        Neither is flushed to disk, which would take longer than making a small shard. What a power cut loses does not
+        match its checksum, and is made again.
         """
-        failures = {str(index): failed[index] for index in sorted(failed)}
-        note = Note(hashlib.sha256(data).hexdigest(), settings, inputs, failures, meta)
+        note = asdict(Note(hashlib.sha256(data).hexdigest(), settings, **noted))
         self.note_path(shard).unlink(missing_ok=True)
-        write_atomically(self.path(shard), data, durable=durable)
-        text = json.dumps(asdict(note), sort_keys=True, indent=1) + "\n"
-        write_atomically(self.note_path(shard), text, durable=durable)
+        write_atomically(self.path(shard), data, durable=False)
+        write_atomically(self.note_path(shard), json.dumps(note, sort_keys=True, indent=1) + "\n", durable=False)
 
     def note(self, shard: int) -> Note | None:
         """Read the note of a shard; None if it is absent or unreadable."""
@@ -188,16 +176,6 @@ class Shards:
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def clean(self) -> None:
-        """Remove what killed processes left unfinished, once nobody writes any more."""
-        for file in self.folder.glob("*.tmp"):
-            file.unlink(missing_ok=True)
-
-
-def differing(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """List the names of settings that two shards do not share."""
-    return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
 
 
 def sha256_of(path: Path) -> str:

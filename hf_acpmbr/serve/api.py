@@ -36,8 +36,8 @@ class Wishes(BaseModel):
     """The field `mbr` of a request.
 
     Args:
-        source: what is translated, for utilities that look at it; default: the last message of the
-            user, or the prompt.
+        source: what is translated, for utilities that read it; default: the last message of the user,
+            or the prompt.
         time_limit: seconds of scoring, at most the service's.
     """
 
@@ -70,7 +70,7 @@ class Asked(BaseModel):
 
     @classmethod
     def read(cls, body: bytes, path: str, limits: RequestLimits) -> Asked:
-        """Return the request in this body if it is one and keeps the limits."""
+        """Read a request, and refuse one that is malformed or exceeds the limits."""
         try:
             asked = cls.model_validate_json(body)
         except ValidationError as error:
@@ -97,7 +97,7 @@ class Asked(BaseModel):
 
     @property
     def source(self) -> str | None:
-        """What was translated or answered; None if it is no text, such as token ids."""
+        """Return what is translated or answered; None if it is no text, such as token ids."""
         if self.mbr is not None and self.mbr.source is not None:
             return self.mbr.source
         if self.messages is None:
@@ -126,7 +126,7 @@ class Drawn(NamedTuple):
 
 
 def answer(path: str, asked: Asked, drawn: Drawn, decision: Decision) -> Response:
-    """Answer with the n best choices as they were drawn; in one chunk if a stream is wanted."""
+    """Answer with the n best choices as they were drawn; in one chunk if the request wants a stream."""
     choices: list[dict[str, Any]] = []
     for index, best in enumerate(decision.nbest(asked.n or 1)):
         mbr_of_choice = {"expected_utility": _finite(best.expected), "count": best.count}
@@ -172,7 +172,7 @@ def content_text(message: Mapping[str, Any]) -> str | None:
 
 
 def as_json(value: object, status: int = 200) -> Response:
-    """Return a JSON response; text that UTF-8 does not know, such as half an emoji, is escaped."""
+    """Return a JSON response; text that UTF-8 cannot encode, such as half an emoji, is escaped."""
     return Response(json.dumps(value), status, media_type="application/json")
 
 

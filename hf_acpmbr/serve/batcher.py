@@ -1,4 +1,4 @@
-"""Requests that come at the same time are computed together."""
+"""Compute requests together that arrive at the same time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class _Job(Generic[T, R]):
 
 
 class Batcher(Generic[T, R]):
-    """Computes in a thread, one batch after the other; what comes meanwhile waits for the next.
+    """Computes in a thread, batch by batch; items that arrive meanwhile wait for the next batch.
 
     A batch is the oldest item and others with its key, so an item never waits for later ones with
     another key, and a batch never takes its settings from a later item.
 
     Args:
         run: run(key, items) → one result per item.
-        most: items of a batch.
+        most: the most items of a batch.
     """
 
     def __init__(self, run: Callable[[Any, Sequence[T]], Sequence[R]], most: int) -> None:

@@ -54,7 +54,7 @@ class Local:
         return {"object": "list", "data": [about]}
 
     async def draw(self, path: str, asked: Asked, number: int, key: str | None) -> Drawn:
-        """Draw with the request's settings of sampling; a field that has no effect is refused."""
+        """Draw with the request's sampling settings; refuse fields that would have no effect."""
         given = asked.passed_on()
         for field in given.keys() - _TAKEN - _SAMPLING:
             if given[field] not in (0, {}, []):  # the API's defaults, which some clients send

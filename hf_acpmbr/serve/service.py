@@ -73,7 +73,7 @@ class Service:
         await self.drawer.close()
 
     async def _respond(self, path: str | None, request: Request) -> Response:
-        """Answer a request, whatever comes, by an answer or an error that is fit to be read."""
+        """Answer a request; whatever goes wrong becomes an error that the client may read."""
         start = time.monotonic()
         self._open += 1
         try:
@@ -142,7 +142,7 @@ class Service:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _rerank(self, limit: float | None, shared: Sequence[_SHARED]) -> list[Decision]:
-        """Choose for requests with one time limit. They share it, so a batch ends when it is over."""
+        """Choose for requests with the same time limit, which they share."""
         mbr = self.mbr
         if limit is not None:
             recipe = mbr.recipe.changed(time_limit=limit / len(shared))
@@ -179,6 +179,6 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """Answer for unknown addresses and methods."""
+    """Refuse unknown addresses and methods."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     return ApiError(status, f"{request.method} {request.url.path} is not served here").response()

@@ -40,7 +40,7 @@ class Upstream:
         )
 
     async def draw(self, path: str, asked: Asked, number: int, key: str | None) -> Drawn:
-        """Draw by as many requests as it takes, the client's fields passed on."""
+        """Draw by as many requests as needed, passing on the client's fields."""
         body = {**self.defaults, **asked.passed_on()}
         choices: list[dict[str, Any]] = []
         usage: Counter[str] = Counter()
@@ -103,7 +103,7 @@ class Upstream:
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return what all give; when one fails, or nobody waits any more, the others are cancelled."""
+    """Return all results; if one fails, or the caller is cancelled, cancel the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

@@ -124,15 +124,6 @@ def test_mistakes_are_named_before_anything_is_written(
     assert list(tmp_path.iterdir()) == [source]
 
 
-@pytest.mark.parametrize("given", [["--preferences", "pairs"], ["--preferences=pairs"], ["--preferences"]])
-def test_the_option_of_the_second_file_names_the_format(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([*command(candidates(tmp_path)), *given])
-    assert "pairs are an output format now: --format preferences --output FILE" in capsys.readouterr().err
-
-
 def test_a_list_without_a_source_is_named_and_translate_has_no_text_of_a_beam(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

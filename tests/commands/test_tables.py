@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def tables(tmp_path: Path) -> dict[str, Path]:
 
 def test_a_column_is_read_from_json_lines_and_parquet_as_from_plain_lines(tables: dict[str, Path]) -> None:
     for kind, column in (("jsonl", "en"), ("parquet", "en"), ("plain", None)):
-        source = source_input(str(tables[kind]), column)
+        source = source_input(argparse.Namespace(input=str(tables[kind]), column=column))
         assert [record.item for record in source.records()] == TEXTS
         assert len(source.digests["input"]) == 64
 
@@ -48,7 +49,7 @@ def test_a_column_is_read_from_json_lines_and_parquet_as_from_plain_lines(tables
 )
 def test_wrong_columns_are_named(tables: dict[str, Path], kind: str, column: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(source_input(str(tables[kind]), column).records())
+        list(source_input(argparse.Namespace(input=str(tables[kind]), column=column)).records())
 
 
 def test_what_is_no_parquet_file_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from hf_acpmbr.files import write_atomically
-from hf_acpmbr.runs.shards import Note, Shards, Share, differing, json_digest
+from hf_acpmbr.runs.shards import Note, Shards, Share, json_digest
 
 Record: TypeAlias = dict[str, Any]  # a row of a parquet file, or what a phase says about its rows
 Given: TypeAlias = Mapping[str, Any]  # what the earlier phases have made for one source, by the phase's name
@@ -64,6 +64,11 @@ class Store(Shards):
     def read(self, shard: int) -> list[Record]:
         """Read the rows of a shard."""
         return list(self.table(shard).to_pylist())
+
+    def clean(self) -> None:
+        """Remove what killed processes left unfinished, once nobody writes any more."""
+        for file in self.folder.glob("*.tmp"):
+            file.unlink(missing_ok=True)
 
 
 def parquet(rows: Sequence[Record], schema: pa.Schema | None = None) -> bytes:
@@ -132,7 +137,8 @@ class Phase(ABC):
     def refuse_other_results(self, overwrite: bool) -> None:
         """Refuse to replace expensive results of other settings or contents."""
         for note in self.notes() if self.expensive and not overwrite else ():
-            if other := differing(note.settings, self.made_with):
+            names = sorted({*note.settings, *self.made_with})
+            if other := [name for name in names if note.settings.get(name) != self.made_with.get(name)]:
                 raise ValueError(
                     f"{self.store.folder} holds results made with another {', '.join(other)}: choose another --output, "
                     "or give --overwrite to replace them"
@@ -176,7 +182,7 @@ class Phase(ABC):
     def known(self) -> Record:
         """Return the `meta` of this phase's results."""
         notes = map(self.store.note, self.corpus.shards)
-        return next((note.meta for note in notes if note is not None and note.meta), {})
+        return dict(next((note.meta for note in notes if note is not None and note.meta), {}))
 
 
 def run_phase(phase: Phase, share: Share, retry_failed: bool = False) -> None:
