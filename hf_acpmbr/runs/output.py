@@ -100,7 +100,7 @@ class OutputFile:
 
     def put(self, shard: int, data: bytes, records: int) -> None:
         """Keep the lines of a shard that was made of this many records."""
-        self.shards.put(shard, data, _as_json(self.about), meta={"records": records})
+        self.shards.put(shard, data, settings=_as_json(self.about), meta={"records": records})
         self._made = True
 
     def merge(self) -> bool:

@@ -308,7 +308,7 @@ def test_shards_of_another_run_are_never_mixed_in_and_what_differs_is_named(tmp_
     with pytest.raises(ValueError, match=r"out\.parts is of another run \(model: a → b\)"):
         two.start()
     two.put(1, b"y\n", 1)
-    with pytest.raises(ValueError, match=r"00001\.txt was made with another model: give all processes the same"):
+    with pytest.raises(ValueError, match=r"00001\.txt is of another run \(model: b → a\): give the same settings"):
         one.merge()
     assert not one.path.exists()
     for output in (one, two):
