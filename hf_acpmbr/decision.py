@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,6 +20,10 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .decoding.base import Gain
+
+_SHOWN = ("decoder", "target", "guide", "n", "seed")  # in a short signature
+_DETAILS = re.compile(r"@\w+|\[.*?\](?=\+|$)")  # of a utility: its content and options
+_DIGITS = 10  # of its digest: one in 10^12 that two runs share them
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class Decision:
         expected: (n,) expected utility of every candidate, on the utility's own scale.
         higher_is_better: whether the best candidate is the one with the highest or the lowest expected utility.
         status: how it ended, for people ("exact", "completed in 12 sweeps", …).
-        signature: one line from which the result can be repeated.
+        full_signature: one line from which the result can be repeated; `signature` is its short form.
         calls: pairs really scored, for each utility.
         encodings: texts run through an encoder, for each utility that encodes texts once.
         seconds: wall-clock time of each stage.
@@ -127,7 +133,7 @@ class Decision:
     expected: FloatArray = field(repr=False)
     higher_is_better: bool
     status: str
-    signature: str
+    full_signature: str
     calls: Mapping[str, int]
     seconds: Mapping[str, float]
     encodings: Mapping[str, int] = field(default_factory=dict)
@@ -184,6 +190,14 @@ class Decision:
         return [Ranked(i, texts[i], float(self.expected[i]), int(counts[i])) for i in self.ranking[:k].tolist()]
 
     @property
+    def signature(self) -> str:
+        """A short line that differs if `full_signature` does: what people compare, and a digest of everything."""
+        version, parts = self.full_signature.split("|", 1)
+        named = dict(part.split(":", 1) for part in parts.split("|"))
+        shown = [f"{name}:{_DETAILS.sub('', named[name])}" for name in _SHOWN if name in named]
+        return "|".join([version, *shown, f"digest:{hashlib.sha256(parts.encode()).hexdigest()[:_DIGITS]}"])
+
+    @property
     def completed_matrix(self) -> FloatArray | None:
         """(n, m) the target's scores that the decision was made from, with the unscored ones filled in."""
         return self.matrix if self.matrix is not None or self.completed is None else self.completed.matrix
@@ -193,7 +207,7 @@ class Decision:
         return sum(self.calls.values())
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_signature": self.signature}  # not the utilities that it is made from
+        return {**self.__dict__, "_full_signature": self.full_signature}  # not the utilities that it is made from
 
     def __repr__(self) -> str:
         return f"Decision({self.summary()})"
@@ -214,7 +228,7 @@ class Decision:
 
 # Most decisions' are never looked at, and the pairs of a full matrix take twice its memory. Set here, or they would be
 # taken for the defaults.
-Decision.signature = _WhenRead("signature")  # type: ignore[assignment]
+Decision.full_signature = _WhenRead("full_signature")  # type: ignore[assignment]
 Decision.observed = _WhenRead("observed")  # type: ignore[assignment]
 
 

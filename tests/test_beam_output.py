@@ -51,8 +51,8 @@ def test_the_models_own_output_is_one_more_candidate_counted_once(translator, ad
         if text not in counts:
             assert after.candidates.logprobs[k] == pytest.approx(logprob, abs=1e-4)
             assert after.candidates.sampling_logprobs[k] == -np.inf, "it was not drawn"
-        assert "add_beam=" in after.signature
-        assert "add_beam" not in before.signature
+        assert "add_beam=" in after.full_signature
+        assert "add_beam" not in before.full_signature
 
 
 @pytest.mark.parametrize("sampler", ["prefix-sharing", "chunked"])

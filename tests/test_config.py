@@ -87,13 +87,13 @@ def test_a_variant_needs_a_class_and_one_line(added: None) -> None:
     mbr = ACPMBR(target="chrf", decoder="pmbr", completer="mine", rank=2)
     assert mbr.recipe.to_dict()["decoder"]["completer"] == {**COMPLETERS.build("mine", rank=2).to_dict(), "extra": 3}
     assert Recipe.from_json(mbr.recipe.to_json()) == mbr.recipe
-    assert "mine(" in mbr.rerank(["a b", "a c", "b c"]).signature
+    assert "mine(" in mbr.rerank(["a b", "a c", "b c"]).full_signature
     recipe = Recipe.named("fast", target="chrf", decoder={"name": "first", "first": 3})
     assert Recipe.from_json(recipe.to_json()) == recipe
     decision = ACPMBR(recipe=recipe).rerank(["a c", "a b", "d", "a d"])
     assert decision.calls == {"chrf": 3 * 4}
     assert "decoder:first|" in decision.signature
-    assert "|first:3|" in decision.signature
+    assert "|first:3|" in decision.full_signature
 
 
 def test_an_added_decoder_is_known_to_the_command_line(added: None, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_beams_of_a_beam_search_can_be_the_candidates() -> None:
     mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=40, sampler=search)
     out = generate("m2m100", mbr, return_dict_in_generate=True)
     assert all(candidates.total == 5 for candidates in out.candidates)
-    assert "beam-search(num_beams=5" in out.decisions[0].signature
+    assert "beam-search(num_beams=5" in out.decisions[0].full_signature
 
 
 class SourceAware:

@@ -345,7 +345,7 @@ class Decoder(Stage, ABC):
             expected=expected,
             higher_is_better=utility is None or utility.higher_is_better,
             status=status,
-            signature=written,  # type: ignore[arg-type]  # made when it is first read
+            full_signature=written,  # type: ignore[arg-type]  # made when it is first read
             calls=calls,
             encodings=encodings,
             cached=cached,

@@ -157,7 +157,8 @@ def costs(analysis: Analysis) -> str:
         _note("What each stage cost, as a share of scoring all pairs with the target.")
         + _table("costs", columns, cells)
         + _note(f"Calls are weighted by the size of their network{escape(f': {weights}' if weights else '')}.")
-        + f"<p class='signature'><code>{escape(decision.signature)}</code></p>"
+        + f"<details class='signature'><summary><code>{escape(decision.signature)}</code></summary>"
+        f"<code>{escape(decision.full_signature)}</code></details>"
     )
 
 

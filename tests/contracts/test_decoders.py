@@ -251,7 +251,7 @@ def test_the_signature_says_what_repeats_the_run(name):
     world = World.make(4)
     got = run(name, world, seed=11)
     assert " " not in got.signature
-    parts = dict(part.split(":", 1) for part in got.signature.split("|"))
+    parts = dict(part.split(":", 1) for part in got.full_signature.split("|"))
     assert parts["decoder"] == the_class(name).name
     assert (parts["seed"], parts["n"], parts["unique"]) == ("11", "30", "12x12")
     needs = the_class(name).needs

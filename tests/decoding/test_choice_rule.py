@@ -87,6 +87,6 @@ def test_the_weight_is_a_keyword_and_shows_where_it_is_not_zero() -> None:
     assert json.loads(recipe.to_json())["decoder"]["logprob_weight"] == 1.5
     assert "logprob_weight" not in Recipe.named("fast", target="chrf").to_json()
     pool = Candidates.from_texts(["a b", "a c", "b"], logprobs=[-9.0, -1.0, -5.0])
-    line = ACPMBR(recipe=recipe).rerank(pool).signature
+    line = ACPMBR(recipe=recipe).rerank(pool).full_signature
     assert "|logprob_weight:1.5|" in line
-    assert line.replace("logprob_weight:1.5|", "") == ACPMBR(target="chrf", recipe="fast").rerank(pool).signature
+    assert line.replace("logprob_weight:1.5|", "") == ACPMBR(target="chrf", recipe="fast").rerank(pool).full_signature

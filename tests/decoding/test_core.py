@@ -306,7 +306,7 @@ def test_a_utility_that_gives_nan_is_refused_with_the_texts():
 
 def test_the_signature_repeats_the_run():
     decoder = PMBR(ALS(rank=3), Balanced(), Budget(scores_per_row=2))
-    line = decoder.decode(draws(1), target="chrf", seed=5).signature
+    line = decoder.decode(draws(1), target="chrf", seed=5).full_signature
     for part in ("hf_acpmbr:", "decoder:pmbr", "target:chrf[", "budget:2/row", "rank=3", "seed:5", "n:40"):
         assert part in line
     assert " " not in line

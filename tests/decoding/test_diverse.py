@@ -79,7 +79,7 @@ def test_another_utility_can_say_how_alike_candidates_are():
             other = [entering if text == leaving else text for text in chosen]
             assert plain_objective(world, target, alike, other, 1.0) <= reached + 1e-9
     assert got.calls == {"target": 144, "guide": 144}
-    assert "similarity:guide" in got.signature
+    assert "similarity:guide" in got.full_signature
 
 
 def test_separate_references_cost_the_pairs_among_candidates():

@@ -169,8 +169,8 @@ def test_a_time_limit_is_kept_within_one_round_and_its_time_is_used(monkeypatch,
     assert clock[0] >= 0.7 or got.calls["matrix"] == 3600
     assert got.calls["matrix"] >= 8
     assert ("1 seconds are over" in got.status) == (got.calls["matrix"] < 3600)
-    assert f"|scores:{'+'.join(map(str, got.calls.values()))}|" in got.signature
-    assert "time_limit:1|" in got.signature
+    assert f"|scores:{'+'.join(map(str, got.calls.values()))}|" in got.full_signature
+    assert "time_limit:1|" in got.full_signature
 
 
 def test_a_time_limit_does_not_trust_a_regret_that_is_stated_too_early():
