@@ -168,10 +168,8 @@ def test_pseudo_references_of_their_own_are_as_many_as_asked_for(
 ) -> None:
     for record in translated("--num-references", "1"):
         assert record["calls"] == {"chrf": record["unique"]}
-        assert "|m:1|" in record["signature"]
     for record in translated():
         assert record["calls"]["chrf"] > record["unique"]
-        assert "|m:20|" in record["signature"]
 
 
 def test_the_other_sampling_options_reach_the_sampler(translated: Callable[..., list[dict[str, Any]]]) -> None:

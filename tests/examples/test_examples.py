@@ -38,7 +38,7 @@ def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch, cwd: Path) 
 
 
 def test_every_example_has_a_test() -> None:
-    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("test_*.py"))
     missing = [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in tests and path.stem not in tests]
     assert not missing
 
