@@ -7,8 +7,7 @@ The texts are real: WMT'23 outputs and references of the data folder (`--data`, 
 
 1. BLEURT-20-D12's shape with random weights on WMT'23 pairs: fixed-size batches in file order, tokenised batch by
    batch, against batches sorted by length and filled by tokens. Bar: 2×.
-2. BERTScore with a small random encoder: every pair's two texts encoded anew, against each text once. Bar: 20×.
-3. chrF, chrF++, BLEU and TER on 256 × 256 real sentences: sacrebleu's sentence scores one by one. Bar: 10×. The slow
+2. chrF, chrF++, BLEU and TER on 256 × 256 real sentences: sacrebleu's sentence scores one by one. Bar: 10×. The slow
    loop is timed on a random sample of the pairs.
 """
 
@@ -16,26 +15,23 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import sacrebleu
 import torch
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer, PreTrainedModel
 
 from evaluation.assets import DATA_HELP, find, read_lines
-from evaluation.benchmarks.measures import Floats, cpu_seconds, full_matrix
+from evaluation.benchmarks.measures import Floats, cpu_seconds
 from evaluation.training.utility_network import Size, build_network, export
 from evaluation.wmt.data import load_wmt
 from hf_acpmbr.embedded import UTILITY_FOLDERS
 from hf_acpmbr.metrics.bleurt import BLEURT
 from hf_acpmbr.scoring import load_utility
-from hf_acpmbr.types import Tokenizer
 
 D12, VOCABULARY = Size(12, 1024, 4096, 16, 64), 250300  # 167M parameters in all, as published
-BARS = {"bleurt": 2.0, "bertscore": 20.0, "strings": 10.0}
+BARS = {"bleurt": 2.0, "strings": 10.0}
 
 
 class Texts:
@@ -109,59 +105,6 @@ def bench_bleurt(real: Texts, pairs: int, size: int) -> None:
     report("bleurt", ours, loop, pairs, pairs, BARS["bleurt"], float(np.abs(scores - expected).max()))
 
 
-def write_encoder(folder: Path, texts: Sequence[str]) -> None:
-    """Write a random encoder of MiniLM-L6's shape with a word-piece vocabulary of the texts."""
-    words = Counter(word.strip(".,:;!?()\"'").lower() for text in texts for word in text.split())
-    letters = sorted({letter for word in words for letter in word})
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,:;!?()\"'-", *letters]
-    vocabulary += [f"##{letter}" for letter in letters] + [word for word, _ in words.most_common(6000)]
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(vocabulary))}
-    BertTokenizer(vocab=numbers, model_max_length=512).save_pretrained(folder)
-    torch.manual_seed(0)
-    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-    BertModel(BertConfig.from_dict({"vocab_size": len(numbers), **shape})).save_pretrained(folder)
-
-
-def bertscore_loop(
-    tokenizer: Tokenizer, model: PreTrainedModel, hypotheses: list[str], references: list[str], size: int = 16
-) -> Floats:
-    """Encode both texts of each pair anew, batch by batch, and match greedily."""
-    out = []
-    for start in range(0, len(hypotheses), size):
-        sides = []
-        for texts in (hypotheses[start : start + size], references[start : start + size]):
-            inputs = tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
-            with torch.inference_mode():
-                states = torch.nn.functional.normalize(model(**inputs).last_hidden_state, dim=-1)
-            sides.append((states, inputs["attention_mask"].bool(), inputs["attention_mask"].sum(dim=1)))
-        (h, mask_h, size_h), (r, mask_r, size_r) = sides
-        similarity = h @ r.mT
-        precision = similarity.masked_fill(~mask_r[:, None, :], -2).amax(dim=2).masked_fill(~mask_h, 0)
-        recall = similarity.masked_fill(~mask_h[:, :, None], -2).amax(dim=1).masked_fill(~mask_r, 0)
-        for k in range(len(size_h)):
-            p = float(precision[k, 1 : size_h[k] - 1].mean())
-            q = float(recall[k, 1 : size_r[k] - 1].mean())
-            out.append(2 * p * q / (p + q))
-    return np.array(out)
-
-
-def bench_bertscore(real: Texts, texts: int, sample: int) -> None:
-    hypotheses, references = real.pairs(texts)
-    references = list(dict.fromkeys(references))
-    rows, columns = np.divmod(np.arange(len(hypotheses) * len(references)), len(references))
-    chosen = np.random.default_rng(1).choice(rows.size, min(sample, rows.size), replace=False)
-    left, right = [hypotheses[k] for k in rows[chosen]], [references[k] for k in columns[chosen]]
-    with tempfile.TemporaryDirectory() as name:
-        write_encoder(Path(name), real.pairs(2000)[0])
-        utility = load_utility("bertscore", checkpoint=name, device="cpu", layer=6)
-        utility.score(hypotheses[:1], references[:1])
-        ours, matrix = cpu_seconds(lambda: full_matrix(utility, hypotheses, references).ravel())
-        tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name).eval()
-        loop, expected = cpu_seconds(lambda: bertscore_loop(tokenizer, model, left, right))
-    difference = float(np.abs(matrix[chosen] - expected).max())
-    report("bertscore", ours, loop, rows.size, len(left), BARS["bertscore"], difference)
-
-
 STRINGS: dict[str, Callable[[str, str], float]] = {
     "chrf": lambda h, r: float(sacrebleu.sentence_chrf(h, [r]).score),
     "chrf++": lambda h, r: float(sacrebleu.sentence_chrf(h, [r], word_order=2).score),
@@ -190,10 +133,9 @@ def bench_strings(real: Texts, names: Sequence[str], sample: int, ter_pairs: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help=DATA_HELP)
-    parser.add_argument("--parts", nargs="+", default=list(BARS), choices=list(BARS), help="which of the three")
+    parser.add_argument("--parts", nargs="+", default=list(BARS), choices=list(BARS), help="which of the two")
     parser.add_argument("--pairs", type=int, default=64, help="pairs of the BLEURT part")
     parser.add_argument("--batch-size", type=int, default=32, help="pairs per fixed-size batch")
-    parser.add_argument("--texts", type=int, default=64, help="hypotheses of the BERTScore part")
     parser.add_argument("--sample", type=int, default=200, help="pairs on which the slow loops are timed")
     parser.add_argument("--ter-pairs", type=int, default=2000, help="random pairs of the TER part")
     parser.add_argument("--strings", nargs="+", default=list(STRINGS), choices=list(STRINGS))
@@ -203,8 +145,6 @@ def main() -> None:
     print("CPU seconds on one thread; both ways score the same pairs in this run", flush=True)
     if "bleurt" in args.parts:
         bench_bleurt(real, args.pairs, args.batch_size)
-    if "bertscore" in args.parts:
-        bench_bertscore(real, args.texts, args.sample)
     if "strings" in args.parts:
         bench_strings(real, args.strings, args.sample, args.ter_pairs)
 
