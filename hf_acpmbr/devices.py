@@ -35,8 +35,12 @@ def computes_in(dtype: str, device: str) -> bool:
     if kind != default_device():
         return True  # loading will say that the device is not there
     # CUDA answers with a generation, whose emulated types torch counts as supported; others list their types.
-    ask = getattr(getattr(torch, kind, None), "get_device_capability", None)
+    module = getattr(torch, kind, None)
+    ask = getattr(module, "get_device_capability", None)
     if ask is not None and isinstance(answer := ask(device), tuple):
         return bool(answer[0] >= _FIRST_UNITS[dtype])
-    ask = getattr(torch.accelerator, "get_device_capability", None)  # not in releases before 2.9
-    return ask is not None and getattr(torch, dtype) in ask(torch.device(device)).get("supported_dtypes", ())
+    try:
+        listed = torch.accelerator.get_device_capability(torch.device(device))["supported_dtypes"]
+    except (AttributeError, RuntimeError):  # releases before 2.9, and devices of other packages than torch
+        listed = getattr(module, "get_amp_supported_dtype", list)()
+    return getattr(torch, dtype) in listed
