@@ -21,7 +21,7 @@ from ..candidates import FloatArray, IntArray
 from ..config import integer, optional
 from ..scoring.checkpoints import Fields, read_config, read_json, read_pieces, read_weights
 from ..scoring.utility import Kernel, Statistics, TextTable
-from .network import NetworkUtility, pad, padded
+from .network import NetworkUtility, padded
 from .tokenization import NO_LIMIT
 
 _POSITIONS = 512  # of a config.json that does not say
@@ -86,9 +86,9 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
                 for r, h, f, s in zip(references[batch], hypotheses[batch], first[batch], second[batch], strict=True):
                     rows.append([tokens.cls_id, *ids[r][:f], tokens.sep_id, *ids[h][:s], tokens.sep_id])
                     types.append([0] * (f + 2) + [1] * (s + 1))
-                inputs = padded(rows, tokens.pad_id, self.device)
+                inputs = padded(rows, tokens.pad_id, self.device, types)
                 mask = inputs["attention_mask"].bool() if min(map(len, rows)) < max(map(len, rows)) else None
-                output = self.network(inputs["input_ids"], pad(types, 0, self.device), mask)
+                output = self.network(inputs["input_ids"], inputs["token_type_ids"], mask)
                 return np.asarray(output.double().cpu().numpy())
 
             return self.score_sequences(first + second + _SPECIALS, forward, statistics)

@@ -175,8 +175,10 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         import torch
 
         width = max(map(len, rows))
-        ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=self.device)
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.device)
+        filled = [[0] * (width - len(row)) + list(row) for row in rows]
+        ids, mask = torch.tensor(
+            [filled, [[0] * (width - len(row)) + [1] * len(row) for row in rows]], device=self.device
+        )
         places = (mask.cumsum(-1) - 1).clamp(min=0)
         output = self.network(
             input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=1, use_cache=False

@@ -208,8 +208,8 @@ class NetworkUtility(Utility, Generic[N]):
                 "dtype='float16' or another device"
             ) from error
         self.batch_tokens = longest * (rows // 2)
-        if torch.accelerator.is_available():  # before 2.9 only CUDA's own module empties its cache
-            getattr(torch.accelerator, "empty_cache", torch.cuda.empty_cache)()
+        # By the device's own module: torch.accelerator's function fails on MPS and on devices of other packages.
+        getattr(getattr(torch, torch.device(self.device).type), "empty_cache", lambda: None)()
 
     def score_sequences(
         self, lengths: IntArray, forward: Callable[[IntArray], FloatArray], statistics: Statistics
@@ -258,14 +258,21 @@ class Once(Generic[Item]):
         return [self._items[key] for key in keys.tolist()]
 
 
-def pad(rows: Sequence[Sequence[int]], value: int, device: torch.device | str) -> torch.Tensor:
-    """Return (B, L) ids filled up with `value`."""
+def padded(
+    rows: Sequence[Sequence[int]],
+    pad_id: int,
+    device: torch.device | str,
+    types: Sequence[Sequence[int]] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Return transformers' inputs (B, L), in one upload.
+
+    They are ids filled up with `pad_id`, a mask that is 1 for tokens and, if given, segment types filled up with 0.
+    """
     import torch
 
     width = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], device=device)
-
-
-def padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str) -> dict[str, torch.Tensor]:
-    """Return transformers' inputs: (B, L) ids filled up with `pad_id`, and a mask that is 1 for tokens."""
-    return {"input_ids": pad(rows, pad_id, device), "attention_mask": pad([[1] * len(row) for row in rows], 0, device)}
+    inputs = {"input_ids": [[*row, *[pad_id] * (width - len(row))] for row in rows]}
+    inputs["attention_mask"] = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+    if types is not None:
+        inputs["token_type_ids"] = [[*row, *[0] * (width - len(row))] for row in types]
+    return dict(zip(inputs, torch.tensor(list(inputs.values()), device=device), strict=True))

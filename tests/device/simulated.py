@@ -11,7 +11,7 @@ shape is read back) and every upload, with the innermost line of the project or 
 of bytes raises `torch.OutOfMemoryError`.
 
 Each tensor is a subclass around a CPU tensor. A dispatch mode sees all operations, a function mode the few that never
-reach it; both are entered in every thread, as modes belong to one. Not simulated: races, streams, the rounding of a GPU.
+reach it; both are entered in every thread, as modes belong to one. Not simulated: races, streams, a GPU's rounding.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Traffic:
         waits, uploads: how often, by who caused it: "hf_acpmbr", "transformers" or "other".
         places: the same by kind, owner, line and operation.
         budget: bytes of one device; None for no limit.
-        held: bytes of each device now.
+        held, peak: bytes of each device now, and at most.
         refused: how often memory ran out.
     """
 
@@ -63,7 +63,7 @@ class Traffic:
         self.halves = list(halves)
         self.waits, self.uploads, self.places = Counter[str](), Counter[str](), Counter[tuple[str, str, str, str]]()
         self.budget: int | None = None
-        self.held = Counter[torch.device]()
+        self.held, self.peak = Counter[torch.device](), Counter[torch.device]()
         self.refused = 0
         self._storages: dict[int, tuple[int, torch.device, int]] = {}  # bytes, device and tensors of each
 
@@ -94,6 +94,7 @@ class Traffic:
                 self.refused += 1
                 raise torch.OutOfMemoryError(f"{NAME} out of memory. Tried to allocate {size} bytes on {device}")
             self.held[device] += size
+            self.peak[device] = max(self.peak[device], self.held[device])
         self._storages[key] = size, device, users + 1
         weakref.finalize(tensor, self._release, key)
 
@@ -240,7 +241,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Attend by the composite kernel, whose operations all devices have. It adds its mask, so a boolean one would be 1."""
+    """Attend by operations that all devices have. They add the mask, of which a boolean one would be 1."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
     attended: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(

@@ -19,7 +19,10 @@ def batch(model: PreTrainedModel, sources: list[list[int]]) -> dict[str, torch.T
     ids = [row + [0] * (width - len(row)) if right else [0] * (width - len(row)) + row for row in sources]
     pad = [width - len(row) for row in sources]
     mask = [[1] * (width - p) + [0] * p if right else [0] * p + [1] * (width - p) for p in pad]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+    return {
+        "input_ids": torch.tensor(ids, device=model.device),
+        "attention_mask": torch.tensor(mask, device=model.device),
+    }
 
 
 def request(model: PreTrainedModel, sources: list[list[int]], **settings: Any) -> Request:

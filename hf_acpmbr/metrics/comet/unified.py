@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...candidates import FloatArray, IntArray
 from ...scoring.utility import Kernel, Statistics, TextTable
-from ..network import pad, padded
+from ..network import padded
 from .regression import CometCheckpoint
 
 Probabilities = npt.NDArray[np.float32]
@@ -140,11 +140,10 @@ class _UnifiedKernel:
     def _forward(self, rows: list[list[int]], first: list[int]) -> list[tuple[float, Probabilities]]:
         """Return the score and the word tags' probabilities of each row."""
         network, device = self.utility.network, self.utility.device
-        inputs = padded(rows, self.tokens.pad_id, device)
-        if self.utility.hparams.encoder_model in _TYPED:
-            width = max(map(len, rows))
-            inputs["token_type_ids"] = pad([[0] * size + [1] * (width - size) for size in first], 1, device)
-        sentence, words = network(**inputs)
+        width = max(map(len, rows))
+        types = [[0] * size + [1] * (width - size) for size in first]
+        typed = self.utility.hparams.encoder_model in _TYPED
+        sentence, words = network(**padded(rows, self.tokens.pad_id, device, types if typed else None))
         scores: list[float] = network.regression(sentence[:, 0]).squeeze(-1).double().cpu().tolist()
         if not self.explains or network.hidden2tag is None:
             return [(score, _NO_TAGS) for score in scores]
