@@ -147,17 +147,17 @@ class _BERTScoreKernel:
         # (L, k, longest): the tokens of each reference side by side; beyond its end nothing can win.
         position = torch.arange(int(sizes.max()))[None, :]
         starts = torch.cumsum(sizes, 0) - sizes
-        inside = (position < sizes[:, None]).to(own.device)
+        inside = position < sizes[:, None]
         index = (starts[:, None] + position).clamp(max=similarity.shape[1] - 1).to(own.device)
-        spread = similarity[:, index].masked_fill(~inside, -torch.inf)
+        spread = similarity[:, index].masked_fill(~inside.to(own.device), -torch.inf)
         shares = torch.nn.utils.rnn.pad_sequence([self.shares[k] for k in references.tolist()], batch_first=True)
-        precision = (spread.amax(dim=2).double() * self.shares[hypothesis][:, None].to(own.device)).sum(dim=0)
-        best = spread.amax(dim=0).double().masked_fill(~inside, 0.0)
-        recall = (best * shares.to(own.device)).sum(dim=1)
+        precision = (spread.amax(dim=2).cpu().double() * self.shares[hypothesis][:, None]).sum(dim=0)
+        best = spread.amax(dim=0).cpu().double().masked_fill(~inside, 0.0)
+        recall = (best * shares).sum(dim=1)
         # bert-score takes two tokens for an empty text, whose precision and recall are 0 (and so is F1 if they are
         # special ones, which weigh nothing).
         empty = (len(own) == 2) | (sizes.numpy() == 2)
-        p, r = precision.cpu().numpy(), recall.cpu().numpy()
+        p, r = precision.numpy(), recall.numpy()
         if self.utility.output != "f1":
             return np.where(empty, 0.0, p if self.utility.output == "precision" else r)
         return np.where(p + r != 0, 2 * p * r / np.where(p + r != 0, p + r, 1.0), 0.0)

@@ -89,7 +89,7 @@ class BLEURT(NetworkUtility["BLEURTNetwork"]):
                 inputs = padded(rows, tokens.pad_id, self.device, types)
                 mask = inputs["attention_mask"].bool() if min(map(len, rows)) < max(map(len, rows)) else None
                 output = self.network(inputs["input_ids"], inputs["token_type_ids"], mask)
-                return np.asarray(output.double().cpu().numpy())
+                return np.asarray(output.cpu().double().numpy())
 
             return self.score_sequences(first + second + _SPECIALS, forward, statistics)
 

@@ -118,7 +118,7 @@ class _CosineKernel:
         """Return (k, D) unit vectors."""
         import torch
 
-        return np.asarray(torch.stack(self.states.get(texts)).double().cpu().numpy())
+        return np.asarray(torch.stack(self.states.get(texts)).cpu().double().numpy())
 
     def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
         """Return (k, K) cosines with given vectors of any length."""

@@ -183,10 +183,10 @@ class LLMJudge(NetworkUtility["PreTrainedModel"]):
         output = self.network(
             input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=1, use_cache=False
         )
-        logits: torch.Tensor = output.logits[:, -1].double()
+        logits: torch.Tensor = output.logits[:, -1].cpu().double()
         answers = logits[:, list(tokens)]
         share = (answers.logsumexp(-1) - logits.logsumexp(-1)).exp()
-        return np.column_stack([answers.softmax(-1).cpu().numpy() @ values, share.cpu().numpy()])
+        return np.column_stack([answers.softmax(-1).numpy() @ values, share.numpy()])
 
 
 def _check(prompt: str, answers: Mapping[str, float]) -> None:

@@ -100,7 +100,7 @@ class MetricX(NetworkUtility["MetricXNetwork"]):
 
             def forward(batch: IntArray) -> FloatArray:
                 inputs = [[token for part, rows in ids.items() for token in rows[of[part][k]]][:limit] for k in batch]
-                return np.asarray(self.network(**padded(inputs, 0, self.device)).double().cpu().numpy())
+                return np.asarray(self.network(**padded(inputs, 0, self.device)).cpu().double().numpy())
 
             lengths = sum((size[of[part]] for part, size in sizes.items()), np.zeros(hypotheses.size, dtype=np.int64))
             return self.score_sequences(np.minimum(lengths, limit), forward, statistics)

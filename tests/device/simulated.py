@@ -6,9 +6,9 @@
     assert traffic.waits["hf_acpmbr"] <= 3
 
 What a CPU forgives is an error here: an operation on tensors of two devices, `.numpy()` of a tensor that is not on the
-CPU, pickling one. What a GPU charges for is counted: every time the host waits for the device (a number, a mask or a
-shape is read back) and every upload, with the innermost line of the project or of transformers that caused it. A budget
-of bytes raises `torch.OutOfMemoryError`.
+CPU, pickling one and, if asked for, float64, which some accelerators lack. What a GPU charges for is counted: every
+time the host waits for the device (a number, a mask or a shape is read back) and every upload, with the innermost line
+of the project or of transformers that caused it. A budget of bytes raises `torch.OutOfMemoryError`.
 
 Each tensor is a subclass around a CPU tensor. A dispatch mode sees all operations, a function mode the few that never
 reach it; both are entered in every thread, as modes belong to one. Not simulated: races, streams, a GPU's rounding.
@@ -59,8 +59,8 @@ class Traffic:
         refused: how often memory ran out.
     """
 
-    def __init__(self, halves: Sequence[torch.dtype]) -> None:
-        self.halves = list(halves)
+    def __init__(self, halves: Sequence[torch.dtype], float64: bool) -> None:
+        self.halves, self.float64 = list(halves), float64
         self.waits, self.uploads, self.places = Counter[str](), Counter[str](), Counter[tuple[str, str, str, str]]()
         self.budget: int | None = None
         self.held, self.peak = Counter[torch.device](), Counter[torch.device]()
@@ -127,6 +127,8 @@ class Simulated(torch.Tensor):
         )
         made.inner = inner
         if _active is not None:
+            if inner.dtype == torch.float64 and not _active.float64:
+                raise TypeError(f"{device} has no float64: use float32, or .cpu() first")
             _active.hold(made)
         return made
 
@@ -295,11 +297,12 @@ class _Backend:
 
 
 @contextlib.contextmanager
-def simulated_device(halves: Sequence[torch.dtype] = ()) -> Iterator[Traffic]:
+def simulated_device(halves: Sequence[torch.dtype] = (), *, float64: bool = True) -> Iterator[Traffic]:
     """Let torch see two accelerators `sim:0` and `sim:1`.
 
     Args:
         halves: types of half precision that they say they compute in.
+        float64: False refuses tensors of this type, as MPS does.
     """
     global _active
     assert _REGISTER is not None
@@ -317,7 +320,7 @@ def simulated_device(halves: Sequence[torch.dtype] = ()) -> Iterator[Traffic]:
         overwrite = torch.__future__.set_overwrite_module_params_on_conversion
         overwrite(True)  # assigning `.data` would lose the wrapper
         stack.callback(overwrite, False)
-        _active = Traffic(halves)
+        _active = Traffic(halves, float64)
         try:
             with _modes():
                 yield _active

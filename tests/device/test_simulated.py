@@ -55,6 +55,11 @@ def test_the_host_cannot_read_what_was_not_copied(work: Work) -> None:
     assert isinstance(refused(work), TypeError)
 
 
+def test_a_device_without_float64_refuses_it() -> None:
+    with simulated_device(float64=False), pytest.raises(TypeError, match="sim:0 has no float64"):
+        torch.ones(3, device="sim").double()
+
+
 def test_numbers_and_copies_are_those_of_the_cpu() -> None:
     with simulated_device():
         x = torch.arange(6, device="sim").reshape(2, 3)

@@ -39,7 +39,7 @@ def prepared(utility: Utility) -> Scorer:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_scores_are_those_of_the_cpu(name: str, tmp_path: Path) -> None:
     expected = prepared(made(name, tmp_path, device="cpu"))(*GRID)
-    with simulated_device() as traffic:
+    with simulated_device(float64=False) as traffic:  # as MPS
         utility = made(name, tmp_path, device="sim:1")
         np.testing.assert_allclose(prepared(utility)(*GRID), expected, atol=1e-4)
         assert traffic.held[torch.device("sim:1")] > 0
@@ -55,7 +55,7 @@ def test_vectors_and_averaged_references_are_those_of_the_cpu(name: str, tmp_pat
         return [scorer.aggregate_scores(np.arange(6), weights), *scorer.vectors()]
 
     expected = results("cpu")
-    with simulated_device():
+    with simulated_device(float64=False):
         for one, other in zip(results("sim:1"), expected, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
 

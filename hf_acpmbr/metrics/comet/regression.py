@@ -222,7 +222,7 @@ class _COMETKernel:
         with torch.inference_mode():
             fixed = torch.stack(self.of_hypothesis.get(mt))
             if not self.utility.needs_reference:
-                return np.asarray(self.utility.combine(fixed).double().cpu().numpy()[of_mt])
+                return np.asarray(self.utility.combine(fixed).cpu().double().numpy()[of_mt])
             texts, place = np.unique(np.stack([hypotheses, references]), return_inverse=True)
             vectors, place = self._stack(texts), place.reshape(2, -1)
             ref, of_ref = np.unique(references, return_inverse=True)
@@ -238,7 +238,7 @@ class _COMETKernel:
                 if distinct.size < part.size:
                     both = both[self._index(of_pair.reshape(-1))]
                 scores = self.utility.combine(fixed[self._index(of_mt[part])], alone[self._index(of_ref[part])], both)
-                out[part] = scores.double().cpu().numpy()
+                out[part] = scores.cpu().double().numpy()
         return out
 
     def _of_hypothesis(self, keys: IntArray) -> torch.Tensor:
@@ -251,7 +251,7 @@ class _COMETKernel:
 
     def vectors(self, texts: IntArray) -> FloatArray:
         """Return (k, D) sentence vectors."""
-        return np.asarray(self._stack(texts).double().cpu().numpy())
+        return np.asarray(self._stack(texts).cpu().double().numpy())
 
     def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
         """Return (k, K) scores against reference vectors, all with the first source."""
@@ -263,7 +263,7 @@ class _COMETKernel:
             theirs = torch.from_numpy(np.ascontiguousarray(vectors)).to(own)
             for column, (vector, alone) in enumerate(zip(theirs, self.utility.of_reference(theirs), strict=True)):
                 scores = self.utility.combine(fixed, alone, self.utility.of_both(own, vector))
-                out[:, column] = scores.double().cpu().numpy()
+                out[:, column] = scores.cpu().double().numpy()
         return out
 
     def _stack(self, texts: IntArray) -> torch.Tensor:

@@ -144,7 +144,7 @@ class _UnifiedKernel:
         types = [[0] * size + [1] * (width - size) for size in first]
         typed = self.utility.hparams.encoder_model in _TYPED
         sentence, words = network(**padded(rows, self.tokens.pad_id, device, types if typed else None))
-        scores: list[float] = network.regression(sentence[:, 0]).squeeze(-1).double().cpu().tolist()
+        scores: list[float] = network.regression(sentence[:, 0]).squeeze(-1).cpu().double().tolist()
         if not self.explains or network.hidden2tag is None:
             return [(score, _NO_TAGS) for score in scores]
         tags = network.hidden2tag(words).float().softmax(dim=-1).cpu().numpy()
