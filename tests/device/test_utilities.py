@@ -76,8 +76,8 @@ def test_half_precision_is_taken_where_the_device_has_it(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_batch_that_does_not_fit_into_memory_is_halved_until_it_does(name: str, tmp_path: Path) -> None:
-    device = torch.device("sim:0")
     with simulated_device() as traffic:
+        device = torch.device("sim:0")
         utility = made(name, tmp_path, device="sim", batch_tokens=32768)
         scorer, _ = prepared(utility), utility.network
         weights = traffic.held[device]
