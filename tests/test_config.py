@@ -124,17 +124,24 @@ def test_an_added_decoder_and_completer_are_known_to_the_evaluation(added: None)
     from evaluation.wmt.rows import table_rows
     from evaluation.wmt.settings import EvaluationSettings
 
-    own = {"counted": {"decoder": {"name": "first", "first": 1}}, "completed": {"decoder": "pmbr", "completer": "mine"}}
+    first = {"decoder": {"name": "first", "first": 1}}
+    own = {
+        "counted": first,
+        "completed": {"decoder": "pmbr", "completer": "mine"},
+        "likely": {**first, "logprob_weight": 1e3},
+    }
     values = {"data": {"name": "builtin", "pairs": ["en-de"]}, "model": {"name": "embedded"}, "metrics": ["chrf"]}
     settings = EvaluationSettings.from_dict(
         {"name": "mine", **values, "target": "chrf", "distilled": ["bleu"], "budgets": [], "own": own}
     )
     rows = [row for row in table_rows(settings) if row.own]
-    assert [row.key for row in rows] == ["own/counted", "own/completed"], "neither takes the guide"
+    assert [row.key for row in rows] == [f"own/{name}" for name in own], "none takes the guide"
     source = Source(0, "x", "a b", "a c")
     judges = Judges({"chrf": load_utility("chrf")}, "chrf")
-    first, completed = decide(rows, Candidates.of(["a b", "a b", "a c"]), judges, source, seed=0)
-    assert (first.text, first.status, first.calls) == ("a b", "first", {"chrf": 2})
+    pool = Candidates(("a b", "a c"), [2, 1], logprobs=[-2.0, -1.0])
+    counted, completed, likely = decide(rows, pool, judges, source, seed=0)
+    assert (counted.text, counted.status, counted.calls) == ("a b", "first", {"chrf": 2})
+    assert likely.text == "a c"
     assert "mine(" in completed.signature
 
 

@@ -266,11 +266,22 @@ def test_markup_in_a_candidate_stays_text(analysis: Analysis) -> None:
         ({"target": "chrf", "guide": "chrf"}, "both 'chrf'"),
         ({"target_language": "fr"}, "not a language"),
         ({"target_language": "en"}, "choose two"),
+        ({"mode": PASTE, "pasted": "a\nb", "logprob_weight": 1.0}, "pasted candidates have no log-probabilities"),
+        ({"mode": PASTE, "pasted": "a\nb", "add_beam": True}, "leave the model's own output out"),
     ],
 )
 def test_what_is_not_offered_or_too_much_is_refused(workbench: Workbench, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         value_of(workbench.analyse(Form(**{"source": SOURCE, "candidates": 4, **change})))
+
+
+def test_the_weight_of_the_log_probability_and_the_models_own_output_reach_the_choice(workbench: Workbench) -> None:
+    form = Form(SOURCE, candidates=20, target="chrf", guide="none", logprob_weight=1e3, add_beam=True)
+    found = value_of(workbench.analyse(form))
+    assert found.decision.index == int(np.argmax(found.candidates.logprobs)), "the weight decides alone"
+    assert found.candidates.total == 21
+    assert next(choice.text for choice in found.others if choice.method == "Beam search") in found.candidates.texts
+    assert "logprob_weight:1000|" in found.decision.signature
 
 
 @pytest.mark.parametrize("form", [Form(SOURCE, candidates=20), Form("", mode=PASTE, pasted="a b\nb c\nc d e\nd")])

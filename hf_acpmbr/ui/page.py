@@ -157,6 +157,10 @@ class Page:
                 form["seed"] = gr.Number(start.seed, label="Seed", precision=0, minimum=0)
                 label = "Budget: target scores per candidate (0: the recipe's)"
                 form["scores"] = gr.Slider(0, 64, start.scores, step=0.5, label=label, elem_id="scores")
+            with gr.Row():
+                label = "Weight of the log-probability, in the metric's units per nat (chrF: 1 to 1.5)"
+                form["logprob_weight"] = gr.Number(start.logprob_weight, label=label, minimum=0, step=0.005)
+                form["add_beam"] = gr.Checkbox(start.add_beam, label="The model's own output is a candidate too")
             label = "Score all pairs too: full MBR and the true quality"
             form["score_all"] = gr.Checkbox(start.score_all, label=label)
         if set(_LANGUAGES) <= set(self.languages):

@@ -65,6 +65,8 @@ class Form:
     scores: float = 0  # the budget: target scores per candidate; 0 is the recipe's own
     seed: int = 0
     score_all: bool = True  # also score all pairs, for full MBR and the true quality
+    logprob_weight: float = 0  # of the log-probability in the choice, in the target's units
+    add_beam: bool = False  # the model's own output joins the candidates
 
     def check(self, offer: Offer, limits: Limits) -> None:
         """Refuse what the offer and the limits do not allow, and say what to change."""
@@ -90,6 +92,11 @@ class Form:
         longest = max(map(len, [self.source, *([] if draws else self.lines())]))
         if longest > long:
             raise ValueError(f"a text has {longest:,} characters, at most {long:,} are allowed: split it")
+        if not draws and (self.logprob_weight or self.add_beam):
+            raise ValueError(
+                "pasted candidates have no log-probabilities and no model: set the weight of the log-probability to 0 "
+                "and leave the model's own output out, or translate with a model"
+            )
         if self.target == self.guide:
             raise ValueError(
                 f"target and distilled utility are both {self.target!r}: choose a cheaper guide, or {NO_GUIDE!r}"
@@ -109,6 +116,8 @@ class Form:
             seed=self.seed,
             num_candidates=self.candidates,
             **({"scores_per_row": self.scores} if self.scores else {}),
+            **({"logprob_weight": self.logprob_weight} if self.logprob_weight else {}),
+            **({"add_beam": True} if self.add_beam else {}),
         )
 
 
