@@ -163,7 +163,7 @@ def describe_costs(demo: Demo, compared: Sequence[dict[str, tuple[Decision, floa
     """Show each method's calls, cost, and how far its choices are from full MBR's."""
     sizes = [len(each[FULL][0].candidates) for each in compared]
     lines = [
-        f"1. What a choice costs: {len(compared)} sentences, {np.mean(sizes):.0f} different samples each, scored by "
+        f"1. What a choice costs: {len(compared)} × {np.mean(sizes):.0f} different samples, scored by "
         f"{demo.target.name!r}, guided by {demo.distilled.name!r}\n",
         f"  {'':<27}{'target calls':>12}{'guide calls':>13}{'cost':>8}   lost × 100   full MBR's choice",
     ]
