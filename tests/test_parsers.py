@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_acpmbr import ACPMBR, Recipe
-from hf_acpmbr.cli.options import key_value, stage
+from hf_acpmbr.cli.main import main
+from hf_acpmbr.cli.options import add_method_arguments
 from hf_acpmbr.config import DECODERS
 from hf_acpmbr.metrics.comet.hparams import CometHparams
-from hf_acpmbr.runs.candidate_lists import LIST_FORMATS, candidate_input
 from hf_acpmbr.runs.inputs import source_input
 from hf_acpmbr.scoring import load_utility
 from hf_acpmbr.scoring.checkpoints import read_config
@@ -106,23 +106,17 @@ LINES = st.one_of(
 FILES = st.lists(LINES, max_size=4).map(b"\n".join) | st.binary(max_size=60)
 
 
-def readable(items: Iterator[Any]) -> Iterator[Any]:
-    """Look at the items on their way."""
-    for item in items:
-        texts = [item] if isinstance(item, str) else item.candidates.texts
-        assert texts
-        assert all(text.encode() is not None for text in texts)
-        yield item
-
-
-@given(FILES, st.sampled_from(LIST_FORMATS), st.booleans(), st.sampled_from(["text", "jsonl"]), st.integers(1, 3))
+@given(FILES, st.sampled_from(["jsonl", "lines", "nbest"]), st.booleans(), st.sampled_from(["text", "jsonl"]))
 def test_a_file_of_candidates(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, format: str, logprobs: bool, output: str, size: int
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, kind: str, logprobs: bool, output: str
 ) -> None:
     path = tmp_path_factory.mktemp("lists") / "input"
     path.write_bytes(content)
-    with explained(path):
-        candidate_input(str(path), format, size=size, sources=None, logprobs=logprobs, output=output).check(readable)
+    sized = {"lines": ["--candidates-per-source", "2"], "nbest": ["--nbest-logprobs"] * logprobs}.get(kind, [])
+    written = ["--output", str(path.with_name("output")), "--format", output, "--quiet"]
+    code = main(["rerank", "--input", str(path), "--input-format", kind, *sized, *written])
+    assert code in (0, 2)
+    assert path.with_name("output").exists() == (code == 0)
 
 
 @given(FILES, st.sampled_from([None, "a", "text"]))
@@ -130,7 +124,8 @@ def test_a_file_of_sources(tmp_path_factory: pytest.TempPathFactory, content: by
     path = tmp_path_factory.mktemp("sources") / "input"
     path.write_bytes(content)
     with explained(path):
-        source_input(str(path), column).check(readable)
+        for text in source_input(argparse.Namespace(input=str(path), column=column)).records():
+            text.item.encode()
 
 
 YAML = st.lists(
@@ -164,9 +159,11 @@ def test_the_configuration_of_a_checkpoint(tmp_path_factory: pytest.TempPathFact
 
 @given(TEXTS | JSON.map(json.dumps), TEXTS)
 def test_a_value_on_the_command_line(value: str, key: str) -> None:
-    for read in (lambda: key_value(f"{key}={value}"), lambda: stage(value)):
-        with suppress(argparse.ArgumentTypeError):
-            read()
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_method_arguments(parser)
+    for option in (f"--set={key}={value}", f"--decoder={value}", f"--target={value}"):
+        with suppress(argparse.ArgumentError):
+            parser.parse_args([option])
 
 
 @given(JSON, st.sampled_from([CHAT, TEXT]))
