@@ -68,7 +68,9 @@ def run_loop(
         ids, kwargs = which.pick(request.input_ids).contiguous(), divided(kwargs, which, len(request.keys))
     kwargs |= {name: fresh_cache(request, name) for name in _CACHES if request.model_kwargs.get(name) is not None}
     device = request.input_ids.device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    # mps has one generator, whose state torch takes without a device.
+    own = device.type not in ("cpu", "mps") and hasattr(getattr(torch, device.type, None), "get_rng_state")
+    with torch.random.fork_rng(devices=[device] if own else [], device_type=device.type if own else "cuda"):
         torch.manual_seed(seed)
         sequences: torch.Tensor = getattr(model, method)(
             ids,

@@ -177,6 +177,16 @@ def test_padding_that_hides_all_of_a_chunk_of_the_prompt_is_not_seen(prompt: int
         assert largest_difference(model, prompt, sources)[0] < 2e-5
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_prompt_alone_has_the_samples_it_has_beside_longer_ones(name: str) -> None:
+    """Alone it has no padding, and the model is given no mask after the first pass."""
+    model = model_of(name, MODELS[name][2][0])
+    sampler = PrefixSharing(truncation=Truncation(epsilon=0.0, top_k=4))
+    together = sampler.sample(request(model, SOURCES, max_new_tokens=4), 25)
+    for source, samples in zip(SOURCES, together, strict=True):
+        assert same(samples, *sampler.sample(request(model, [source], max_new_tokens=4), 25))
+
+
 @pytest.mark.usefixtures("always")
 def test_bfloat16_differs_from_float32_as_much_as_without_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"max_new_tokens": 4, "do_sample": False}

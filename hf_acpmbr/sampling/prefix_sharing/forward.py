@@ -18,6 +18,8 @@ from .shared_prompt import SharedPrompt, SlidingSharedPrompt, share_prompts
 # These replace their tensors when they grow, so a shallow copy is independent; static ones write in place.
 _REPLACING = (DynamicLayer, DynamicSlidingWindowLayer, SharedPrompt, SlidingSharedPrompt)
 _SUPPORTED = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
+# The second is the decoder's beside the encoder's.
+_MASKS = ("attention_mask", "decoder_attention_mask")
 
 
 def unsupported_layer(cache: object) -> str | None:
@@ -107,6 +109,8 @@ class Forward:
         elif isinstance(cache, Cache):
             config: Any = request.model.config.get_text_config(decoder=True)
             share_prompts(cache, config._attn_implementation)
+        self._start = _without_full_masks(self._start)
+        self._grown = (0, self._start)
         kept = PrefixCache(cache if isinstance(cache, Cache) else None, len(request.keys))
         return outputs.logits[:, -1].to(torch.float32, copy=True), kept
 
@@ -141,3 +145,13 @@ class Forward:
         same = kwargs.keys() == self._start.keys()
         self._grows = not same or any(kwargs[name] is not value for name, value in self._start.items())
         return kwargs
+
+
+def _without_full_masks(kwargs: dict[str, object]) -> dict[str, object]:
+    """Leave out masks that hide nothing, with one read: transformers would read each of them at every step."""
+    masks = {name: mask for name in _MASKS if isinstance(mask := kwargs.get(name), torch.Tensor) and mask.dim() == 2}
+    if not masks:
+        return kwargs
+    full = torch.stack([mask.bool().all() for mask in masks.values()]).tolist()
+    left_out = {name for name, hides_nothing in zip(masks, full, strict=True) if hides_nothing}
+    return {name: value for name, value in kwargs.items() if name not in left_out}
