@@ -85,6 +85,9 @@ class ACPMBR:
         loaded = [None if spec is None else spec.load(trust_remote_code=trust_remote_code) for spec in specs]
         self.target: Utility | None = loaded[0]
         self.guides: tuple[Utility, ...] = tuple(guide for guide in loaded[1:] if guide is not None)
+        used = [utility for utility in loaded if utility is not None]
+        self._joins_sources = any(utility.joins_sources for utility in used)
+        self._reads_sources = any(utility.needs_source or utility.takes_source for utility in used)
 
     def __call__(
         self,
@@ -141,9 +144,7 @@ class ACPMBR:
         """Draw, score, choose k texts for every source of the request."""
         from .generation.output import assemble
 
-        used = [utility for utility in (self.target, *self.guides) if utility is not None]
-        needed = any(utility.needs_source or utility.takes_source for utility in used)
-        texts = source_texts(self.generation_tokenizer, request, sources, needed)
+        texts = source_texts(self.generation_tokenizer, request, sources, self._reads_sources)
         start = time.perf_counter()
         sampling, context, rows = self.recipe.sampling, dict[str, object](), 0
         if candidates is None:
@@ -273,10 +274,6 @@ class ACPMBR:
     ) -> Source[Decision]:
         options: dict[str, Any] = {"source": source, "seed": self.recipe.seed, "context": context, "part": part}
         return self.decoder.start(pool, references, self.target, self.guides, **options)
-
-    @property
-    def _joins_sources(self) -> bool:
-        return any(utility.joins_sources for utility in (self.target, *self.guides) if utility is not None)
 
     def _draw(
         self, sampler: Sampler, request: Request, number: int, add_beam: int = False

@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -196,8 +196,9 @@ class Automatic(DrawingSampler):
         reason = self.obstacle(request)
         if reason is not None:
             _announce(self.max_rows, reason)
-        name = "prefix-sharing" if reason is None else "chunked"
-        return SAMPLERS.build(name, truncation=self.truncation, max_rows=self.max_rows)
+        kind: type[Any] = SAMPLERS.get("prefix-sharing" if reason is None else "chunked")
+        chosen: Sampler = kind(truncation=self.truncation, max_rows=self.max_rows)
+        return chosen
 
     def obstacle(self, request: Request) -> str | None:
         """Say why prefix sharing cannot serve this request exactly; None if it can."""
