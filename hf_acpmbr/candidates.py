@@ -125,12 +125,12 @@ class Candidates:
 
     @classmethod
     def from_counts(cls, counts: dict[str, int]) -> Candidates:
-        """From a mapping text → how often it was drawn, in the mapping's order."""
+        """Take a mapping text → how often it was drawn, in the mapping's order."""
         return cls(tuple(counts), _counts(counts.values(), len(counts)))
 
     @classmethod
     def of(cls, candidates: Candidates | Iterable[str] | dict[str, int]) -> Candidates:
-        """Whatever users have: Candidates, a list of strings with duplicates, or a mapping text → count."""
+        """Take Candidates, a list of strings with duplicates, or a mapping text → count."""
         if isinstance(candidates, Candidates):
             return candidates
         if isinstance(candidates, dict):
@@ -139,7 +139,7 @@ class Candidates:
 
     @classmethod
     def from_vllm(cls, output: object) -> Candidates:
-        """From vLLM: the RequestOutput of one prompt (`llm.generate(...)[k]`), or its `outputs`.
+        """Read vLLM's output: the RequestOutput of one prompt (`llm.generate(...)[k]`), or its `outputs`.
 
         Log-probabilities are there with `SamplingParams(logprobs=0)` or more; vLLM gives them under the model, before
         temperature and truncation, unless `logprobs_mode` says otherwise.
@@ -155,7 +155,7 @@ class Candidates:
         detokenize: Detokenizer | None = None,
         length_penalty: float = 1.0,
     ) -> Candidates:
-        """From CTranslate2: the result of one source, `translate_batch(...)[k]` or `generate_batch(...)[k]`.
+        """Read CTranslate2's output: the result of one source, `translate_batch(...)[k]` or `generate_batch(...)[k]`.
 
         `generate_batch` needs `include_prompt_in_result=False`: the prompt would be taken for a part of each text.
 
@@ -169,7 +169,7 @@ class Candidates:
 
     @classmethod
     def from_openai(cls, response: object) -> Candidates:
-        """From OpenAI's API or a server that speaks it: one response with n choices, or its `choices`, also as JSON."""
+        """Read OpenAI's API or a server that speaks it: one response with n choices, or its `choices`, also as JSON."""
         return cls._of_engine(read_openai(response))
 
     @classmethod
@@ -182,7 +182,7 @@ class Candidates:
         prompt_length: int | None = None,
         eos_token_id: int | Sequence[int] | None = None,
     ) -> Candidates:
-        """From transformers: what `model.generate(..., num_return_sequences=n)` returned.
+        """Read the output of transformers: what `model.generate(..., num_return_sequences=n)` returned.
 
         Args:
             output: token ids, or the output of `return_dict_in_generate=True`, with log-probabilities if it has
@@ -202,7 +202,7 @@ class Candidates:
     def pool(
         cls, pools: Sequence[Candidates | Iterable[str] | dict[str, int]], weights: Sequence[float] | None = None
     ) -> Candidates:
-        """One pool of what several models, or several sources of one meaning, have given.
+        """Pool what several models, or several sources of one meaning, have given.
 
         The expected utility is then over the mixture of the models (https://arxiv.org/abs/2503.05318). Token ids and
         log-probabilities are left out: those of different models are not comparable.
@@ -240,7 +240,7 @@ class Candidates:
         return np.column_stack(columns)
 
     def expanded(self) -> list[str]:
-        """The drawn list with duplicates, grouped by text."""
+        """List the draws with duplicates, grouped by text."""
         return [text for text, count in zip(self.texts, self.counts, strict=True) for _ in range(int(count))]
 
 
@@ -264,7 +264,7 @@ def _token_ids(rows: Sequence[Sequence[int]], n: int) -> list[TokenIds]:
 
 
 def _counts(values: Iterable[int] | npt.NDArray[np.generic], n: int) -> IntArray:
-    """(n,) how often each was drawn: integers of at least 1 whose sum is one that float64 holds exactly."""
+    """Return (n,) counts of draws: integers of at least 1 whose sum float64 holds exactly."""
     given = values.tolist() if isinstance(values, np.ndarray) else list(values)
     if any(type(value) is not int or value < 1 for value in given):
         given = [_COUNT(f"counts[{position}]", value) for position, value in enumerate(given)]
@@ -278,7 +278,7 @@ def _counts(values: Iterable[int] | npt.NDArray[np.generic], n: int) -> IntArray
 
 
 def _log_probabilities(values: Iterable[float] | npt.NDArray[np.generic], n: int, name: str) -> FloatArray:
-    """(n,) finite numbers, or -inf, read-only."""
+    """Return (n,) finite numbers, or -inf, read-only."""
     array = np.array(values if isinstance(values, np.ndarray) else list(values))
     if array.shape != (n,):
         raise ValueError(f"{name} has shape {array.shape}, expected ({n},): one value for each text")
@@ -291,7 +291,7 @@ def _log_probabilities(values: Iterable[float] | npt.NDArray[np.generic], n: int
 
 
 def _multipliers(totals: Sequence[int], weights: Sequence[float] | None) -> list[int]:
-    """Small integers f with f_k · total_k in proportion to the weights, within 1 %."""
+    """Find small integers f with f_k · total_k in proportion to the weights, within 1 %."""
     if weights is None:
         return [1] * len(totals)
     if len(weights) != len(totals):

@@ -60,7 +60,7 @@ class DrawLoss:
 
     Args:
         drawn: how many were, duplicates included.
-        most: how many there would have been; the loss is against full MBR over so many.
+        most: how many there would have been; the loss is against full MBR over all of these.
         references: from the noise of the pseudo-references; of the careful bound all of it.
         unseen: because better candidates may not have been drawn.
     """
@@ -184,7 +184,7 @@ class Decision:
         object.__setattr__(self, "nbest_size", k)
 
     def nbest(self, k: int | None = None) -> list[Ranked]:
-        """The k best different candidates (default: as many as were asked for, or all), best first."""
+        """List the k best different candidates, best first (default: as many as were asked for, or all)."""
         k = optional(integer(1))("nbest", self.nbest_size if k is None else k)
         texts, counts = self.candidates.texts, self.candidates.counts
         return [Ranked(i, texts[i], float(self.expected[i]), int(counts[i])) for i in self.ranking[:k].tolist()]
@@ -213,7 +213,7 @@ class Decision:
         return f"Decision({self.summary()})"
 
     def summary(self) -> str:
-        """One readable line: the choice, its expected utility, what was spent."""
+        """Write one readable line: the choice, its expected utility, what was spent."""
         spent = (", ".join(f"{count:,} {name}" for name, count in self.calls.items()) or "no") + " calls"
         if self.encodings:
             spent += ", " + ", ".join(f"{count:,} {name}" for name, count in self.encodings.items()) + " encodings"

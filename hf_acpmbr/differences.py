@@ -19,7 +19,7 @@ class Piece(NamedTuple):
 
 
 def pieces(text: str, other: str) -> list[Piece]:
-    """The whole text in pieces, with what differs from the other one."""
+    """Cut the whole text into pieces, marking what differs from the other one."""
     spans = list(_WORDS.finditer(text))
     ours, theirs = [span.group() for span in spans], _WORDS.findall(other)
     found, position = [], 0
@@ -40,7 +40,7 @@ def pieces(text: str, other: str) -> list[Piece]:
 
 
 def highlighted(text: str, reference: str) -> str:
-    """The text as HTML: words marked that the reference does not have in this place, gaps where it has others."""
+    """Write the text as HTML: words that the reference lacks in this place are marked, gaps are where it has others."""
     shown = []
     for piece in pieces(text, reference):
         if piece.missing:

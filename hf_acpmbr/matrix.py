@@ -47,19 +47,19 @@ class Pairs:
 
     @classmethod
     def full(cls, shape: tuple[int, int]) -> Pairs:
-        """Every entry."""
+        """List every entry."""
         n, m = shape
         return cls(np.repeat(np.arange(n), m), np.tile(np.arange(m), n), shape)
 
     @classmethod
     def from_flat(cls, flat: IntArray, shape: tuple[int, int]) -> Pairs:
-        """From sorted positions i·M + j."""
+        """Take sorted positions i·M + j."""
         rows, columns = np.divmod(np.asarray(flat, dtype=np.int64), shape[1])
         return cls(rows, columns, shape)
 
     @classmethod
     def none(cls, shape: tuple[int, int]) -> Pairs:
-        """No entry."""
+        """List no entry."""
         return cls.from_flat(np.empty(0, dtype=np.int64), shape)
 
     @property
@@ -111,7 +111,7 @@ class ObservedScores:
 
     @classmethod
     def from_dense(cls, scores: npt.ArrayLike, mask: npt.ArrayLike | None = None) -> ObservedScores:
-        """From an (N, M) array or tensor and a boolean mask of the entries that count (default: all)."""
+        """Take an (N, M) array or tensor and a boolean mask of the entries that count (default: all)."""
         dense = _to_numpy(scores)
         if dense.ndim != 2:
             raise ValueError(f"scores must be 2-D (candidates × pseudo-references), got shape {dense.shape}")
@@ -126,17 +126,17 @@ class ObservedScores:
 
     @classmethod
     def unsorted(cls, rows: IntArray, columns: IntArray, values: FloatArray, shape: tuple[int, int]) -> ObservedScores:
-        """From pairs in any order."""
+        """Take pairs in any order."""
         flat = rows * shape[1] + columns
         order = np.argsort(flat, kind="stable")
         return cls(Pairs.from_flat(flat[order], shape), values[order])
 
     def with_values(self, values: FloatArray) -> ObservedScores:
-        """The same pairs with other values."""
+        """Return the same pairs with other values."""
         return replace(self, values=values)
 
     def merged(self, other: ObservedScores) -> ObservedScores:
-        """With the scores of other pairs of the same matrix, none of them scored in both."""
+        """Add the scores of other pairs of the same matrix, none of them scored in both."""
         if other.shape != self.shape:
             raise ValueError(f"scores of {other.shape} cannot be merged with scores of {self.shape}")
         both = (self, other)
@@ -144,14 +144,14 @@ class ObservedScores:
         return ObservedScores.unsorted(rows, columns, np.concatenate([s.values for s in both]), self.shape)
 
     def dense(self, fill: float = np.nan) -> FloatArray:
-        """(N, M) with `fill` where nothing was observed."""
+        """Return (N, M) with `fill` where nothing was observed."""
         out = np.full(self.shape, fill, dtype=np.float64)
         out[self.rows, self.columns] = self.values
         return out
 
 
 def _to_numpy(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """numpy view of numpy, torch (any device) or nested lists."""
+    """Make a numpy array of numpy, torch (any device) or nested lists."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     return np.asarray(values)

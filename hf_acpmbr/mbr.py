@@ -192,7 +192,7 @@ class ACPMBR:
         return self.tokenizer
 
     def map_fn(self, model: GenerativeModel, **options: Any) -> MapFunction:
-        """A function for `datasets.Dataset.map(..., batched=True)`; the options are those of `MapFunction`."""
+        """Make a function for `datasets.Dataset.map(..., batched=True)`; the options are those of `MapFunction`."""
         return MapFunction(self, model, **options)
 
     def rerank(
@@ -229,7 +229,7 @@ class ACPMBR:
         references: Sequence[Texts | None] | None = None,
         nbest: int | None = None,
     ) -> list[Decision]:
-        """The same for many lists of candidates at once: their scores are computed together, in fuller batches."""
+        """Choose for many sources as `rerank` does, with their scores computed together, in fuller batches."""
         for name, given in (("sources", sources), ("references", references)):
             if isinstance(given, str) or (given is not None and len(given) != len(candidates)):
                 raise ValueError(f"{name} must have one entry for each of the {len(candidates)} lists of candidates")

@@ -58,7 +58,7 @@ class GenerativeModel(Protocol):
 
 @runtime_checkable
 class ScoreObject(Protocol):
-    """A metric of somebody else's that can serve as a utility."""
+    """A metric of another library that can serve as a utility."""
 
     @property
     def higher_is_better(self) -> bool: ...

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 @cache
 def code_version(*parts: str) -> str:
-    """A digest of the code of folders or files of this package, or of all of it: other code may give other results."""
+    """Digest the code of folders or files of this package, or all of it: other code may give other results."""
     content = hashlib.blake2b(digest_size=6)
     package = Path(__file__).parent
     for part in parts or (".",):

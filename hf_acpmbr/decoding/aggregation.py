@@ -64,7 +64,7 @@ class AggregationMBR(Decoder):
 
 
 def finite(scorer: Scorer, scores: FloatArray) -> FloatArray:
-    """`scores`, refused if any is NaN or infinite: the engine checks only scores of pairs."""
+    """Return `scores`, refused if any is NaN or infinite: the engine checks only scores of pairs."""
     if not np.isfinite(scores).all():
         raise ValueError(
             f"utility {scorer.utility.name!r} gave NaN or infinity for {int((~np.isfinite(scores)).sum())} of "

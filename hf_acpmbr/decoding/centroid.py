@@ -70,7 +70,7 @@ class CentroidMBR(Decoder):
 def k_means(
     points: FloatArray, counts: FloatArray, k: int, iterations: int, random: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """(K, D) centroids of (m, D) points that count `counts` times each, and the share (K,) of every cluster.
+    """Return (K, D) centroids of (m, D) points that count `counts` times each, and the share (K,) of every cluster.
 
     K is below k where there are fewer distinct points, or where a cluster loses all its points.
     """
@@ -89,7 +89,7 @@ def k_means(
 
 
 def _spread(points: FloatArray, counts: FloatArray, k: int, random: np.random.Generator) -> FloatArray:
-    """k-means++: each further centre is a point drawn with probability ∝ its squared distance to the nearest centre."""
+    """Draw k-means++ centres: points with probability ∝ their squared distance to the nearest centre so far."""
     chosen = [int(random.choice(len(points), p=counts / counts.sum()))]
     squared = _squared_distances(points, points[chosen])[:, 0]
     while len(chosen) < min(k, len(points)):
@@ -107,6 +107,6 @@ def _nearest(points: FloatArray, centres: FloatArray) -> IntArray:
 
 
 def _squared_distances(points: FloatArray, centres: FloatArray) -> FloatArray:
-    """(m, K), without an (m, K, D) array."""
+    """Return (m, K), without an (m, K, D) array."""
     cross = points @ centres.T
     return np.asarray(np.maximum((points**2).sum(1)[:, None] - 2 * cross + (centres**2).sum(1), 0.0))

@@ -36,7 +36,7 @@ class DiverseMBR(Decoder):
         optional(UtilitySpec.check),
         help="utility that says how alike two candidates are, as `target` is given; None for the target.",
     )
-    exchanges: int = setting(100, integer(0), help="at most so many exchanges.")
+    exchanges: int = setting(100, integer(0), help="at most this number of exchanges.")
 
     name: ClassVar[str] = "diverse"
 
@@ -81,13 +81,13 @@ class DiverseMBR(Decoder):
 
 
 def objective(value: FloatArray, similarity: FloatArray, chosen: IntArray, diversity: float) -> float:
-    """Σ E(i) − diversity/|H| · Σ_{i≠j} s(i, j)."""
+    """Return Σ E(i) − diversity/|H| · Σ_{i≠j} s(i, j)."""
     among = similarity[np.ix_(chosen, chosen)]
     return float(value[chosen].sum() - diversity / len(chosen) * (among.sum() - np.trace(among)))
 
 
 def diverse_set(value: FloatArray, similarity: FloatArray, size: int, diversity: float, exchanges: int) -> IntArray:
-    """Greedy choice, then best single exchanges while they raise the objective.
+    """Choose greedily, then make the best single exchanges while they raise the objective.
 
     With H of final size h, adding i to H changes the objective by E(i) − 2·diversity/h · Σ_{j∈H} s(i, j).
     """

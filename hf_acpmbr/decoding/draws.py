@@ -31,13 +31,13 @@ class Draws:
 
     @classmethod
     def of(cls, problem: Problem, stage: int = 0) -> Draws:
-        """Shuffled by the problem's seed. The order in which the texts were given has no influence."""
+        """Shuffle by the problem's seed. The order in which the texts were given has no influence."""
         texts, counts = problem.references.texts, problem.references.counts
         by_text = np.array(sorted(range(len(texts)), key=texts.__getitem__), dtype=np.int64)
         random = np.random.default_rng(problem.seed_for(stage))
         first = counts[by_text]
         if (total := first.sum()) > _IN_ORDER:
-            # With replacement: of so many, hardly one would come twice too often, and none does.
+            # With replacement: of a million draws hardly one comes too often, and the minimum takes that one back.
             first = np.minimum(random.multinomial(_IN_ORDER, first / total), first)
         return cls(random.permutation(np.repeat(by_text, first)), counts)
 
@@ -45,7 +45,7 @@ class Draws:
         return int(self.counts.sum())
 
     def part(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
-        """Unique pseudo-references among draws start..stop-1, in the order they come, and how often each was drawn.
+        """Return the unique ones among draws start..stop-1, in the order they come, and how often each was drawn.
 
         A part that ends where the order is open, before the last draw, ends with the draws in order.
         """
@@ -60,7 +60,7 @@ class Draws:
         return columns, counts
 
     def reach(self, unique: int) -> int:
-        """How many draws can be taken before more than `unique` different pseudo-references have been seen."""
+        """Count the draws that can be taken before more than `unique` different pseudo-references have been seen."""
         if unique >= self.counts.size:
             return len(self)
         new = np.zeros(self.columns.size, dtype=np.int64)
@@ -68,7 +68,7 @@ class Draws:
         return int(np.searchsorted(np.cumsum(new), unique, side="right"))
 
     def split(self, parts: int) -> FloatArray:
-        """(parts, m) how often each pseudo-reference was drawn in each of `parts` equal parts (up to one draw).
+        """Count each pseudo-reference in each of `parts` equal parts of the draws (up to one draw): (parts, m).
 
         There are at most as many parts as draws in order; what is not in order is in all parts alike.
         """
@@ -77,5 +77,5 @@ class Draws:
         return np.asarray(counts + self._left() / len(pieces))
 
     def _left(self) -> IntArray:
-        """(m,) how often each pseudo-reference was drawn beyond the draws in order."""
+        """Count the draws of each pseudo-reference beyond those in order: (m,)."""
         return np.asarray(self.counts - np.bincount(self.columns, minlength=self.counts.size))

@@ -87,7 +87,7 @@ class HalvingMBR(Decoder):
 
 
 def affordable(candidates: int, budget: int) -> int:
-    """With how many of the candidates `budget` calls reach one new pseudo-reference in every round."""
+    """Count the candidates for which `budget` calls reach one new pseudo-reference in every round."""
 
     def least(k: int) -> int:
         return 0 if k < 2 else k + least(math.ceil(k / 2))

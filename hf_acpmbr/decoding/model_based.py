@@ -45,7 +45,7 @@ class ModelBasedMBR(Decoder):
         )
 
     def weights(self, references: Candidates) -> FloatArray:
-        """(m,) how much every pseudo-reference counts; sums to 1."""
+        """Return (m,) weights of the pseudo-references, which sum to 1."""
         if references.logprobs is None:
             raise ValueError(
                 f"{self.name} weights pseudo-references by their log-probabilities: pass references as Candidates with "

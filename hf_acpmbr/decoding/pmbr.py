@@ -62,7 +62,7 @@ class PMBR(Decoder):
         return (most, *(budget.pairs(unique, drawn) for budget in self.budgets_for(guides)))
 
     def budgets_for(self, guides: int) -> tuple[Budget, ...]:
-        """The budget of every guide."""
+        """Return the budget of each guide."""
         return ()
 
     def check_utilities(self, target: bool, guides: int) -> None:

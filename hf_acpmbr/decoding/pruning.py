@@ -76,7 +76,7 @@ class PruningMBR(Decoder):
 
 
 def win_rates(values: FloatArray, counts: IntArray, bootstrap: int, random: np.random.Generator) -> FloatArray:
-    """(k,) share of bootstrap samples in which each candidate is at least as good as the best one.
+    """Return the (k,) share of bootstrap samples in which each candidate is at least as good as the best one.
 
     `values` is (k, u) gains against unique pseudo-references drawn `counts` times each. Drawing r = Σ counts of them
     with replacement is a multinomial over the unique ones, so all samples are one (k, u) × (u, bootstrap) product.

@@ -32,7 +32,7 @@ _NOISE_SHARE = 0.1
 
 @cache
 def _triangle(size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Rows and columns of a packed upper triangle, and the (size, size) places of all entries in it."""
+    """Return rows and columns of a packed upper triangle, and the (size, size) places of all entries in it."""
     first, second = np.triu_indices(size)
     place = np.empty((size, size), dtype=np.intp)
     place[first, second] = place[second, first] = np.arange(len(first))
@@ -136,7 +136,7 @@ class Bilinear:
 
     @classmethod
     def start(cls, rows: FloatArray, columns: FloatArray, factors: FloatArray, unexplained: float) -> Bilinear:
-        """Prior means (d+1, N) and (d+1, M), column factors (d, M) to start from, and the variance left to explain."""
+        """Start from prior means (d+1, N) and (d+1, M), column factors (d, M) and the variance left to explain."""
         variance = np.full(len(rows), unexplained / np.sqrt(len(factors)))
         variance[0] = unexplained
         moving = Block.at(np.concatenate([factors, columns[-1:]]), False)
