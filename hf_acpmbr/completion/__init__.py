@@ -7,12 +7,6 @@ from .als import ALS, AgreementALS
 from .base import Completer, Completion, ConvergenceWarning, PaperWarning
 from .observation import Balanced, Observation, Uniform
 
-
-def load_completer(name: str, **options: object) -> Completer:
-    """Build a completer by name with its defaults, changed by `options`."""
-    return COMPLETERS.build(name, **options)
-
-
 __all__ = [
     "ALS",
     "COMPLETERS",
@@ -25,5 +19,4 @@ __all__ = [
     "Observation",
     "PaperWarning",
     "Uniform",
-    "load_completer",
 ]

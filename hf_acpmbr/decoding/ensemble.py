@@ -77,7 +77,7 @@ class EnsembleMBR(Decoder):
 
 
 def beaten(values: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return the (n,) share of draws with a lower value, ties counted half; `shares` (n,) are those of the candidates."""
+    """Return the (n,) share of draws with a lower value, ties counted half; `shares` (n,) add up to 1."""
     distinct, place = np.unique(values, return_inverse=True)
     mass = np.bincount(place.reshape(-1), weights=shares, minlength=distinct.size)
     below = np.cumsum(mass) - mass

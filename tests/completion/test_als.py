@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning, load_completer, normal_equations
+from hf_acpmbr.completion import ALS, COMPLETERS, AgreementALS, ConvergenceWarning, normal_equations
 from hf_acpmbr.matrix import ObservedScores, Pairs
 from tests.completion import oracle
 
@@ -230,12 +230,12 @@ def test_all_forms_of_input_give_the_same(kind):
 def test_completers_by_name_share_one_call():
     matrices, masks, _, _ = problem()
     for name in ("als", "agreement-als"):
-        got = load_completer(name, rank=3).complete(matrices[0], masks[0])
+        got = COMPLETERS.build(name, rank=3).complete(matrices[0], masks[0])
         assert got.matrix.shape == (13, 11)
     with pytest.raises(ValueError, match="als uses no guide"):
-        load_completer("als", rank=3).complete(matrices[0], masks[0], matrices[1], masks[1])
+        COMPLETERS.build("als", rank=3).complete(matrices[0], masks[0], matrices[1], masks[1])
     with pytest.raises(ValueError, match="'alz' is unknown: did you mean 'als'"):
-        load_completer("alz")
+        COMPLETERS.build("alz")
 
 
 @pytest.mark.parametrize(

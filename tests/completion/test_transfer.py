@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_acpmbr.completion import ALS, load_completer
+from hf_acpmbr.completion import ALS, COMPLETERS
 from hf_acpmbr.completion.normal_equations import Observations
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.completion.transfer.bilinear import Bilinear, Block, Prior, invert
@@ -277,7 +277,7 @@ def test_wrong_features_are_refused():
 def test_dense_form_and_name():
     target, guide = world(n=20, m=15)
     mask = np.random.default_rng(0).random(target.shape) < 0.4
-    completer = load_completer("transfer", rank=2)
+    completer = COMPLETERS.build("transfer", rank=2)
     sparse = completer.complete(ObservedScores.from_dense(target, mask), None, ObservedScores.from_dense(guide))
     np.testing.assert_allclose(completer.complete(target, mask, guide).matrix, sparse.matrix)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hf_acpmbr import ACPMBR, Candidates
-from hf_acpmbr.completion import ALS, AgreementALS, load_completer
+from hf_acpmbr.completion import ALS, COMPLETERS, AgreementALS
 from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.decoding import DECODERS, Decision, Decoder
 from hf_acpmbr.recipe import Budget
@@ -72,7 +72,7 @@ CASES = {
     "acpmbr+transfer": Case(
         lambda n, N: {"target": 2 * N, "guide": 4 * N},
         stages=stages(
-            load_completer("transfer"),
+            COMPLETERS.build("transfer"),
             budget=Budget(scores_per_row=2),
             guide_budgets=(Budget(scores_per_row=4),),
         ),
