@@ -63,7 +63,7 @@ def read_request(
 def _contents(
     ids: torch.Tensor, inputs: torch.Tensor | None, kwargs: Mapping[str, object], encoder_decoder: bool
 ) -> tuple[torch.Tensor | None, list[list[int]]]:
-    """Return (the encoder's ids if there are any, what tells the sources apart).
+    """Return (the ids that were given as sources, if any; what tells the sources apart).
 
     That is their ids without padding, or their place in the batch if there are no ids: `inputs` may be embeddings,
     sound, or the dummy (-100) that stands for encoder outputs.
@@ -72,9 +72,9 @@ def _contents(
 
     encoder_ids = None
     read = None if encoder_decoder else ids.cpu()
-    if encoder_decoder and inputs is not None and inputs.dim() == 2 and not inputs.is_floating_point():
-        host = inputs.cpu()
-        encoder_ids, read = (None, None) if bool((host < 0).any()) else (inputs, host)
+    if inputs is not None and inputs.dim() == 2 and not inputs.is_floating_point() and not bool((inputs < 0).any()):
+        encoder_ids = inputs
+        read = inputs.cpu()
     if read is None or not read.shape[1] or kwargs.get("inputs_embeds") is not None:
         return encoder_ids, [[-1, position] for position in range(len(ids))]
     mask = kwargs.get("attention_mask")

@@ -42,7 +42,7 @@ class Request:
         stopping_criteria: when a sequence ends; each must look at one row at a time.
         generation_config: prepared by `generate`; read for special tokens, lengths and the kind of cache.
         keys: S byte strings that identify the sources; a source's draws depend on its key and the seed alone.
-        encoder_input_ids: (S, L) source ids of an encoder-decoder model, if known.
+        encoder_input_ids: (S, L) ids that were given as sources, if any: an encoder's, or the prompts.
     """
 
     model: GenerativeModel
@@ -202,21 +202,16 @@ class Automatic(DrawingSampler):
 
     def obstacle(self, request: Request) -> str | None:
         """Say why prefix sharing cannot serve this request exactly; None if it can."""
-        import torch
-
-        from .prefix_sharing.forward import unsupported_layer
+        from .probe import obstacle
         from .processors import row_keyed
 
         if keyed := row_keyed(request.logits_processor):
             return f"processors that depend on the batch row: {', '.join(keyed)}"
+        if request.model.config.model_type == "blt":
+            return "a cache that grows with patches of bytes"
         if "cache_params" in request.model_kwargs:
             return "a recurrent state instead of a key/value cache"
-        if (layer := unsupported_layer(request.model_kwargs.get("past_key_values"))) is not None:
-            return f"a cache whose rows cannot be forked: {layer}"
-        positions = request.model_kwargs.get("position_ids")
-        if isinstance(positions, torch.Tensor) and positions.dim() > 2:
-            return "position ids with more than two axes"
-        return None
+        return obstacle(request)
 
 
 @functools.cache  # one line per reason, not one per batch

@@ -6,11 +6,12 @@ They are `_prefill`, `_update_model_kwargs_for_generation`, `_expand_inputs_for_
 from __future__ import annotations
 
 import copy
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessorList
+from transformers import GenerationMixin, LogitsProcessorList
 
 from .base import Request
 from .rows import Rows, divided, without_rows
@@ -47,19 +48,40 @@ def fresh_cache(request: Request, name: str) -> object:
     return copy.deepcopy(cache, {id(stream): stream})
 
 
+def rows_together(request: Request) -> int | None:
+    """Return how many rows per source can run together; None if any number can, and sources apart.
+
+    Images of several prompts are one argument that only the model can divide and repeat, as transformers does with
+    their encodings. Where it would repeat the images themselves, it would repeat each of one prompt in turn.
+    """
+    kwargs = {name: value for name, value in request.model_kwargs.items() if name not in _CACHES}
+    shared = without_rows(kwargs, len(request.keys))
+    if not shared:
+        return None
+    expands = type(request.model)._expand_inputs_for_generation  # type: ignore[attr-defined]
+    encoded = shared == ["mm_encoder_outputs"] or expands is not GenerationMixin._expand_inputs_for_generation
+    return sys.maxsize if encoded else 1
+
+
 def run_loop(
     method: str,
     request: Request,
-    source: int,
+    source: int | None,
     rows: int,
     config: GenerationConfig,
     processors: LogitsProcessorList,
     seed: int,
 ) -> torch.Tensor:
-    """Run `rows` rows of one source through transformers' own loop, its random numbers confined to this call."""
+    """Run `rows` rows of one source, or of each if `source` is None, through transformers' own loop.
+
+    Its random numbers are confined to this call.
+    """
     model: Any = request.model
     kwargs = {name: value for name, value in request.model_kwargs.items() if name not in _CACHES}
-    if len(request.keys) == 1 and without_rows(kwargs, 1):  # several images in one prompt: the model knows how
+    if source is None or (len(request.keys) == 1 and without_rows(kwargs, 1)):
+        for name in ("mm_encoder_outputs", "encoder_outputs"):  # changed in place where rows are repeated
+            if name in kwargs:
+                kwargs[name] = copy.deepcopy(kwargs[name])
         ids, kwargs = model._expand_inputs_for_generation(
             rows, model.config.is_encoder_decoder, request.input_ids, **kwargs
         )

@@ -15,15 +15,15 @@ from transformers import LogitsProcessorList, PrefixConstrainedLogitsProcessor
 from ..candidates import FloatArray, TokenIds
 from ..config import flag, integer, nested, number, setting
 from .base import SEARCH_FIELDS, DrawingSampler, Request, Sampler, Samples
-from .generation_mixin import run_loop
+from .generation_mixin import rows_together, run_loop
 from .processors import for_source
 from .randomness import derived_seed
 from .truncation import Truncation
 
 # Beams of a search whose model does not say how many.
 _BEAMS = 5
-# (k, P + T) sequences, and (k, T) log-probabilities of their tokens (model, sampling) if recorded.
-Chunk: TypeAlias = tuple[torch.Tensor, tuple[FloatArray, ...]]
+# (k, P + T) sequences, (k, T) log-probabilities of their tokens (model, sampling) if recorded, rows of the decoder.
+Chunk: TypeAlias = tuple[torch.Tensor, tuple[FloatArray, ...], int]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Chunked(DrawingSampler):
     """Transformers' own sampling loop, one source and `max_rows` rows at a time.
 
     Each chunk has its own seed, so `max_rows` changes the samples as the seed does. The seed together with a source's
-    key fixes the source's samples, whatever else is in the batch.
+    key fixes the source's samples, whatever else is in the batch; only sources whose images cannot be told apart run
+    together and share their random numbers.
     """
 
     max_rows: int = setting(128, integer(1), help="at most this number of rows in one forward pass.")
@@ -39,7 +40,12 @@ class Chunked(DrawingSampler):
     name: ClassVar[str] = "chunked"
 
     def grain(self, request: Request) -> int:
-        return self.max_rows
+        return self._size(request)[0]
+
+    def _size(self, request: Request) -> tuple[int, bool]:
+        """Return how many rows of a source run at a time, and whether all sources run together."""
+        most = rows_together(request)
+        return (self.max_rows, False) if most is None else (max(1, min(most, self.max_rows // len(request.keys))), True)
 
     @torch.no_grad()
     def sample_more(self, request: Request, ranges: Sequence[range], seed: int = 0) -> list[Samples]:
@@ -47,22 +53,25 @@ class Chunked(DrawingSampler):
         config = copy.deepcopy(request.generation_config)
         config.do_sample, config.return_dict_in_generate = True, False
         warpers = self.truncation.warpers(str(request.input_ids.device))
-        drawn = []
-        for source, (key, wanted) in enumerate(zip(request.keys, ranges, strict=True)):
-            chunks: list[Chunk] = []
-            model_rows = 0
-            for start in wanted[:: self.max_rows]:
-                rows = min(self.max_rows, wanted.stop - start)
+        size, together = self._size(request)
+        chunks: list[list[Chunk]] = [[] for _ in ranges]
+        for members in [range(len(ranges))] if together else [range(k, k + 1) for k in range(len(ranges))]:
+            source = None if together else members[0]
+            key = b"".join(request.keys[k] for k in members)
+            for start in sorted({start for k in members for start in ranges[k][::size]}):
+                rows = min(size, max(ranges[k].stop for k in members) - start)
                 raw, warped = _Tap(), _Tap()
                 processors = LogitsProcessorList([raw, *for_source(request, source, rows), *warpers, warped])
-                seeded = derived_seed(seed, key, start)
-                sequences = run_loop("_sample", request, source, rows, config, processors, seeded)
-                own = raw.chosen(sequences)
+                sequences = run_loop(
+                    "_sample", request, source, rows, config, processors, derived_seed(seed, key, start)
+                )
+                own, drawn = raw.chosen(sequences), warped.chosen(sequences)
                 own[:, : request.forced_tokens] = 0.0
-                chunks.append((sequences, (own, warped.chosen(sequences))))
-                model_rows += rows * raw.steps
-            drawn.append(_collect(request, chunks, model_rows))
-        return drawn
+                for place, k in enumerate(members):
+                    here = slice(place * rows, (place + 1) * rows)
+                    if start in ranges[k]:
+                        chunks[k].append((sequences[here], (own[here], drawn[here]), rows * raw.steps))
+        return [_collect(request, own) for own in chunks]
 
 
 def _stopping(name: str, value: object) -> bool | str:
@@ -100,7 +109,7 @@ class BeamSearch(Sampler):
             processors = LogitsProcessorList([*for_source(request, source, self.num_beams), *warpers, tap])
             seeded = derived_seed(seed, key)
             sequences = run_loop("_beam_search", request, source, self.num_beams, config, processors, seeded)
-            drawn.append(_collect(request, [(sequences, ())], self.num_beams * tap.steps))
+            drawn.append(_collect(request, [(sequences, (), self.num_beams * tap.steps)]))
         return drawn
 
 
@@ -134,8 +143,8 @@ def own_outputs(request: Request, beams: int) -> list[Samples]:
         walked = run_loop("_sample", request, source, 1, config, replay, seed)
         logprobs = tap.chosen(walked)
         logprobs[:, : request.forced_tokens] = 0.0
-        chunk = walked, (logprobs, np.full_like(logprobs, -np.inf))
-        outputs.append(_collect(request, [chunk], model_rows + tap.steps))
+        chunk = walked, (logprobs, np.full_like(logprobs, -np.inf)), model_rows + tap.steps
+        outputs.append(_collect(request, [chunk]))
     return outputs
 
 
@@ -168,12 +177,12 @@ class _Tap:
             self._pending = None
 
 
-def _collect(request: Request, chunks: list[Chunk], model_rows: int) -> Samples:
+def _collect(request: Request, chunks: list[Chunk]) -> Samples:
     """Count the distinct sequences of one source's chunks."""
     counts: dict[TokenIds, int] = {}
     totals: list[list[float]] = []
     prompt, eos = request.input_ids.shape[1], request.eos_ids
-    for sequences, logprobs in chunks:
+    for sequences, logprobs, _ in chunks:
         # New tokens up to the first at which a stopping criterion holds; what follows is padding.
         lengths = torch.full((len(sequences),), sequences.shape[1] - prompt, device=sequences.device)
         for new in range(sequences.shape[1] - prompt, 0, -1):
@@ -192,5 +201,5 @@ def _collect(request: Request, chunks: list[Chunk], model_rows: int) -> Samples:
         logprobs=own,
         sampling_logprobs=sampling,
         finished=np.array([ids[-1] in eos for ids in counts], dtype=np.bool_),
-        model_rows=model_rows,
+        model_rows=sum(rows for _, _, rows in chunks),
     )

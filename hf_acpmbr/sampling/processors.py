@@ -23,9 +23,16 @@ _STATEFUL = (lp.ClassifierFreeGuidanceLogitsProcessor, lp.SynthIDTextWatermarkLo
 _PER_SOURCE = "prompt_ignore_length"
 
 
-def for_source(request: Request, source: int, rows: int) -> LogitsProcessorList:
-    """Bind the request's processors to a batch whose `rows` rows all belong to one source."""
-    which, count = Rows(np.full(rows, source)), len(request.keys)
+def for_source(request: Request, source: int | None, rows: int) -> LogitsProcessorList:
+    """Bind the request's processors to a batch of `rows` rows of one source, or of each if `source` is None."""
+    count = len(request.keys)
+    which = Rows(np.repeat(np.arange(count), rows) if source is None else np.full(rows, source))
+    if source is None and count > 1 and (keyed := row_keyed(request.logits_processor)):
+        raise ValueError(
+            f"{', '.join(keyed)} depend on the batch row, and the images of several prompts cannot be told apart: call "
+            "generate for one source at a time"
+        )
+    source = source or 0  # what depends on the row is of one source
     return LogitsProcessorList(
         _rebound(item, request, source, rows) if type(item) in _REBOUND else for_rows(copy.copy(item), which, count)
         for item in request.logits_processor
@@ -101,7 +108,7 @@ def _rebound(item: object, request: Request, source: int, rows: int) -> lp.Logit
         )
     if request.encoder_input_ids is None:
         raise ValueError(
-            "encoder_no_repeat_ngram_size and encoder_repetition_penalty need the source ids: pass input_ids"
+            "encoder_no_repeat_ngram_size and encoder_repetition_penalty need the source's ids: pass input_ids"
         )
     own = cast("torch.LongTensor", request.encoder_input_ids[source : source + 1])
     if isinstance(item, lp.EncoderNoRepeatNGramLogitsProcessor):

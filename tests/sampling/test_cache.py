@@ -5,19 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers import DynamicCache, StaticCache
 
-from hf_acpmbr.sampling.prefix_sharing.forward import Forward, PrefixCache, unsupported_layer
+from hf_acpmbr.sampling.prefix_sharing.forward import Forward, PrefixCache
 from hf_acpmbr.sampling.rows import Rows
 from tests.models import tiny_model
 from tests.sampling.requests import SOURCES, request
-
-
-def filled(rows: int, length: int = 3) -> DynamicCache:
-    cache = DynamicCache()
-    for layer in range(2):
-        cache.update(torch.randn(rows, 2, length, 4), torch.randn(rows, 2, length, 4), layer)
-    return cache
 
 
 def test_cross_attention_of_one_source_is_a_view_and_of_several_a_gather() -> None:
@@ -56,14 +49,6 @@ def test_a_fork_leaves_its_parent_as_it_was(static: bool) -> None:
     assert torch.equal(fork.layers[0].keys[:, :, :3], states[[1, 1, 0]])
     assert int(own.get_seq_length()) == 3
     assert torch.equal(own.layers[0].keys, before)
-
-
-def test_layers_that_cannot_be_forked_are_named() -> None:
-    assert unsupported_layer(None) is None
-    assert unsupported_layer(EncoderDecoderCache(filled(1), filled(1))) is None
-    offloaded = DynamicCache()
-    offloaded.offloading = True  # made with it, a cache wants a GPU
-    assert unsupported_layer(offloaded) == "an offloaded cache"
 
 
 def test_rows_reach_into_nested_arguments() -> None:

@@ -17,27 +17,9 @@ from .shared_prompt import SharedPrompt, SlidingSharedPrompt, share_prompts
 
 # These replace their tensors when they grow, so a shallow copy is independent; static ones write in place.
 _REPLACING = (DynamicLayer, DynamicSlidingWindowLayer, SharedPrompt, SlidingSharedPrompt)
-_SUPPORTED = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
+SUPPORTED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 # The second is the decoder's beside the encoder's.
 _MASKS = ("attention_mask", "decoder_attention_mask")
-
-
-def unsupported_layer(cache: object) -> str | None:
-    """Name the first kind of layer whose rows cannot be forked exactly; None if all can."""
-    parts: tuple[object, ...] = (cache,)
-    if isinstance(cache, EncoderDecoderCache):
-        parts = cache.self_attention_cache, cache.cross_attention_cache
-    for part in parts:
-        if part is None:
-            continue
-        if not isinstance(part, Cache):
-            return type(part).__name__
-        if getattr(part, "offloading", False):
-            return "an offloaded cache"
-        for layer in part.layers:
-            if type(layer) not in _SUPPORTED:
-                return type(layer).__name__
-    return None
 
 
 class PrefixCache:
@@ -103,6 +85,12 @@ class Forward:
         # A request may be sampled twice (candidates, then references), so its own cache stays as it was given.
         outputs = prefill(request, {**self._start, "past_key_values": fresh_cache(request, "past_key_values")})
         cache = outputs.get("past_key_values") if request.model_kwargs.get("use_cache", True) else None
+        given = request.model_kwargs.get("past_key_values")
+        if given is not None and cache is not None and type(cache) is not type(given):
+            raise ValueError(
+                f"the model replaced its {type(given).__name__} by a {type(cache).__name__}, which prefixes cannot "
+                "share: draw with sampler='chunked'"
+            )
         if isinstance(cache, EncoderDecoderCache):
             layers: list[Any] = cache.cross_attention_cache.layers
             self._cross = [(layer, layer.keys, layer.values) for layer in layers]
