@@ -151,6 +151,8 @@ class CheckedSignature:
 def _refusal(caller: Caller) -> str | None:
     """Say why a call cannot be served; None if it can. The model's own settings conflict with nothing."""
     assert caller.model is not None
+    if (reason := _other_loop(caller.model)) is not None:
+        return reason
     for place, config in (
         ("generation_config", caller.config),
         ("the model's generation_config", caller.model.generation_config),
@@ -202,6 +204,27 @@ def _refusal(caller: Caller) -> str | None:
         return (
             f"a streamer takes one source and one sequence, and this call has {' and '.join(several)}: call generate "
             "for each source by itself, without num_return_sequences"
+        )
+    return None
+
+
+def _other_loop(model: GenerativeModel) -> str | None:
+    """Say why a model cannot be sampled from as `generate` samples text; None if it can."""
+    from transformers import GenerationMixin
+
+    name = type(model).__name__
+    if getattr(type(model), "_sample", None) is not GenerationMixin._sample:
+        return (
+            f"{name} draws by a loop of its own, for sound or its codes, and MBR compares texts: decode with its own "
+            "generate, and choose among texts by ACPMBR(...).rerank"
+        )
+    modes = getattr(model, "_supported_generation_modes", None)
+    if modes is not None and all(mode.value != "sample" for mode in modes):
+        return f"{name} can only be decoded greedily, so there is nothing to choose among: leave custom_generate out"
+    if model.config.model_type == "rwkv":
+        return (
+            "rwkv: transformers mixes the rows of a batch once a state is kept, so samples would be wrong: draw "
+            "candidates with another engine, and choose among them by ACPMBR(...).rerank"
         )
     return None
 

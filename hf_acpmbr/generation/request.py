@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..sampling import Request, source_key
@@ -33,6 +33,8 @@ def read_request(
     from transformers import StoppingCriteriaList, StopStringCriteria
     from transformers.generation import logits_process as lp
 
+    if once := [name for name, value in model_kwargs.items() if isinstance(value, Iterator)]:
+        raise ValueError(f"{', '.join(once)} can be read once, and MBR runs the model more often: give it as a tensor")
     warpers = (
         lp.TemperatureLogitsWarper,
         lp.TopKLogitsWarper,

@@ -53,6 +53,9 @@ def test_a_model_loaded_from_the_folder_decodes_as_acpmbr_does(loaded: tuple[Any
     assert model.generate(**inputs(tokenizer), **SETTINGS).tolist() == expected.tolist()
     output = model.generate(**inputs(tokenizer), **SETTINGS, return_dict_in_generate=True)
     assert output.candidates[0].total == 16
+    given = inputs(tokenizer)
+    by_position = model.generate(given.pop("input_ids"), **given, **SETTINGS)
+    assert by_position.tolist() == expected.tolist()
 
 
 def test_utilities_are_loaded_once_for_the_same_settings(loaded: tuple[Any, Any]) -> None:

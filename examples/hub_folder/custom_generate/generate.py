@@ -16,11 +16,20 @@ _TOKENIZERS = {}
 
 
 def generate(
-    model, tokenizer=None, target="chrf", distilled=(), mbr_settings=None, custom_generate=None, streamer=None, **kwargs
+    *inputs,
+    model,
+    tokenizer=None,
+    target="chrf",
+    distilled=(),
+    mbr_settings=None,
+    custom_generate=None,
+    streamer=None,
+    **kwargs,
 ):
     """MBR decoding with hf_acpmbr.
 
     Args:
+        inputs: what `generate` takes by position: the input ids, and a GenerationConfig.
         model: the model that generates.
         tokenizer: its tokenizer; default: the one beside the model's files.
         target: the utility that decides: name, hub id or path.
@@ -38,7 +47,7 @@ def generate(
     if custom_generate is None:
         custom_generate = built(tokenizer or tokenizer_of(model), target, distilled, mbr_settings or {})
     # Not model.generate: in a model that was loaded from this repository that is this very function.
-    return GenerationMixin.generate(model, custom_generate=custom_generate, streamer=streamer, **kwargs)
+    return GenerationMixin.generate(model, *inputs, custom_generate=custom_generate, streamer=streamer, **kwargs)
 
 
 def built(tokenizer, target, distilled, settings):
