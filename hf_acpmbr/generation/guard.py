@@ -210,10 +210,10 @@ def _refusal(caller: Caller) -> str | None:
 
 def _other_loop(model: GenerativeModel) -> str | None:
     """Say why a model cannot be sampled from as `generate` samples text; None if it can."""
-    from transformers import GenerationMixin
+    from ..sampling.generation_mixin import samples_as_all
 
     name = type(model).__name__
-    if getattr(type(model), "_sample", None) is not GenerationMixin._sample:
+    if not samples_as_all(model):
         return (
             f"{name} draws by a loop of its own, for sound or its codes, and MBR compares texts: decode with its own "
             "generate, and choose among texts by ACPMBR(...).rerank"

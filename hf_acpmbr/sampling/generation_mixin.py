@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
     from ..types import Outputs
 
+# What a model does otherwise than the others in preparing its steps.
+_PREPARING = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation", "_prefill")
 _CACHES = ("past_key_values", "cache_params")  # the second is what Mamba calls its state
+
+
+def prepares_as_all(model: object) -> bool:
+    """Return whether a model overrides nothing of the preparation of a step."""
+    return all(getattr(type(model), name, None) is getattr(GenerationMixin, name) for name in _PREPARING)
+
+
+def samples_as_all(model: object) -> bool:
+    """Return whether a model draws by transformers' own loop, as models of text do."""
+    return getattr(type(model), "_sample", None) is GenerationMixin._sample
 
 
 def prefill(request: Request, kwargs: dict[str, object]) -> Outputs:

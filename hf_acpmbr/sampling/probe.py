@@ -8,14 +8,13 @@ grow further are continued with sharing and without, and their next tokens must 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
-    GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
@@ -24,13 +23,12 @@ from transformers import (
 )
 
 from .base import Request
-from .generation_mixin import run_loop
+from .generation_mixin import prepares_as_all, run_loop
 from .prefix_sharing.forward import SUPPORTED_LAYERS, Forward, PrefixCache
 from .processors import for_rows
 from .rows import Rows
 
-# Who overrides none of these, is given no more than these arguments and keeps no other cache is exact as it is.
-_METHODS = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation", "_prefill")
+# A model that prepares its steps as all do, is given no more than these and keeps no other cache is exact as it is.
 _ARGUMENTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "encoder_outputs"}
 _CACHES = (DynamicCache, StaticCache, EncoderDecoderCache, type(None))
 # By how much two next-token distributions (total variation distance) may differ by rounding alone.
@@ -53,9 +51,8 @@ def obstacle(request: Request) -> str | None:
     caches = {type(part) for part in (cache, *parts)}
     if cache is None and given.get("use_cache", True):
         caches.add(object)  # which one the model makes for itself is not known yet
-    model: Any = type(request.model)
     if (
-        all(getattr(model, name, None) is getattr(GenerationMixin, name) for name in _METHODS)
+        prepares_as_all(request.model)
         and given.keys() <= _ARGUMENTS
         and caches <= set(_CACHES)
         and layers <= set(SUPPORTED_LAYERS)
@@ -63,7 +60,7 @@ def obstacle(request: Request) -> str | None:
     ):
         return None
     steps = min(_STEPS, int(request.generation_config.max_length or 0) - request.input_ids.shape[1] - 1)
-    kind = (model, frozenset(given), frozenset(caches | layers), len(request.keys) > 1, steps)
+    kind = (type(request.model), frozenset(given), frozenset(caches | layers), len(request.keys) > 1, steps)
     if kind not in _FOUND:
         _FOUND[kind] = _difference(request, steps)
     return _FOUND[kind]
@@ -98,18 +95,18 @@ def _difference(request: Request, steps: int) -> str | None:
     return None
 
 
-Path = tuple[int, ...]
+_Path: TypeAlias = tuple[int, ...]
 
 
-def _shared(request: Request, steps: int) -> tuple[dict[tuple[int, Path], torch.Tensor], list[list[Path]]]:
+def _shared(request: Request, steps: int) -> tuple[dict[tuple[int, _Path], torch.Tensor], list[list[_Path]]]:
     """Return the logits after prefixes of all sources, and three continuations per source that they lie on."""
     prompts, count, forward = request.input_ids, len(request.keys), Forward(request)
-    seen: dict[tuple[int, Path], torch.Tensor] = {}
+    seen: dict[tuple[int, _Path], torch.Tensor] = {}
 
-    def note(rows: list[tuple[int, Path]], logits: torch.Tensor) -> None:
+    def note(rows: list[tuple[int, _Path]], logits: torch.Tensor) -> None:
         seen.update(zip(rows, logits.cpu(), strict=True))
 
-    def advance(cache: PrefixCache, parents: list[int], rows: list[tuple[int, Path]], fork: bool) -> PrefixCache:
+    def advance(cache: PrefixCache, parents: list[int], rows: list[tuple[int, _Path]], fork: bool) -> PrefixCache:
         parent_rows, sources = (
             Rows(np.array(numbers), torch.as_tensor(numbers, device=prompts.device))
             for numbers in (parents, [source for source, _ in rows])
@@ -119,7 +116,7 @@ def _shared(request: Request, steps: int) -> tuple[dict[tuple[int, Path], torch.
         note(rows, forward.next(torch.cat([sources.pick(prompts), tokens], dim=1), sources, followed.whole))
         return followed
 
-    def best(source: int, path: Path, rank: int) -> Path:
+    def best(source: int, path: _Path, rank: int) -> _Path:
         """Continue a path by one of its most probable tokens."""
         logits = seen[source, path][None].to(prompts.device)
         ids = torch.cat([prompts[source : source + 1], torch.tensor([path], dtype=prompts.dtype).to(prompts)], dim=1)
@@ -155,7 +152,7 @@ def _shared(request: Request, steps: int) -> tuple[dict[tuple[int, Path], torch.
     return seen, paths
 
 
-def _unshared(request: Request, paths: list[Path]) -> list[torch.Tensor]:
+def _unshared(request: Request, paths: list[_Path]) -> list[torch.Tensor]:
     """Return the (S, V) logits of each step of transformers' own loop along one path per source."""
     follow = _Follow(torch.tensor(paths, device=request.input_ids.device))
     length = request.input_ids.shape[1] + len(paths[0]) + 1
