@@ -17,6 +17,7 @@ import inspect
 import math
 import pkgutil
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ def integer(low: int = 0) -> Check[int]:
     """Accept an integer of at least `low`; 8.0 and numpy's integers count as the integers they are."""
 
     def check(name: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
+        whole = isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer())
+        if isinstance(value, bool) or not isinstance(value, Real) or not whole:
             raise ValueError(f"{name} must be an integer, got {value!r}")
         number = int(value) if isinstance(value, Integral) else int(float(value))
         if number < low:
@@ -76,7 +78,7 @@ def number(
             raise ValueError(f"{name} must be a number, got {value!r}")
         given = int(value) if isinstance(value, Integral) else float(value)
         inside = (given > low if above else given >= low) and (given < high if below else given <= high)
-        if not (inside and math.isfinite(given)):
+        if not (inside and abs(given) <= sys.float_info.max):
             limits = [f"{'above' if above else 'at least'} {low:g}"] if low > -math.inf else []
             limits += [f"{'below' if below else 'at most'} {high:g}"] if high < math.inf else ["finite"]
             raise ValueError(f"{name} must be {' and '.join(limits)}, got {given}{note and f'; {note}'}")

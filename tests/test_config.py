@@ -22,6 +22,7 @@ from hf_acpmbr.config import (
     Registry,
     describe_fields,
     integer,
+    number,
     setting,
 )
 from hf_acpmbr.sampling import Truncation
@@ -142,7 +143,7 @@ def test_an_added_decoder_and_completer_are_known_to_the_evaluation(added: None)
     counted, completed, likely = decide(rows, pool, judges, source, seed=0)
     assert (counted.text, counted.status, counted.calls) == ("a b", "first", {"chrf": 2})
     assert likely.text == "a c"
-    assert "mine(" in completed.signature
+    assert "mine(" in completed.full_signature
 
 
 def test_a_table_holds_each_name_once_and_nothing_of_another_kind(added: None) -> None:
@@ -165,6 +166,15 @@ def test_every_setting_has_help_that_its_docstring_shows(table: Registry[Any], n
         assert field.help.endswith("."), f"{name}: {field.name} has no help"
         assert f"{field.name}: {field.help}" in shown
     assert shown.count("Args:") == (1 if variant.field_names() else 0)
+
+
+def test_numbers_that_no_float_holds_are_integers_or_refused() -> None:
+    assert integer()("seed", 10**400) == 10**400
+    for value in (10**400, -(10**400), float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="margin must be finite"):
+            number()("margin", value)
+    with pytest.raises(ValueError, match="count must be an integer, got inf"):
+        integer()("count", float("inf"))
 
 
 def test_the_help_of_a_setting_comes_with_its_default() -> None:

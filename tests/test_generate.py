@@ -256,3 +256,18 @@ def test_do_sample_is_a_setting_of_beams_alone_and_top_k_0_cuts_nothing() -> Non
     one = generate("m2m100", chrf("m2m100", num_candidates=60, top_k=1), return_dict_in_generate=True)
     assert [c.texts for c in all_tokens.candidates] == [c.texts for c in the_same.candidates]
     assert [len(c) for c in one.candidates] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["m2m100", "llama"])
+def test_given_texts_come_as_finished_sequences_and_the_last_fills_up(kind: str) -> None:
+    texts = ["the cat", "a dog", "the cat"]
+    settings = {"candidates": [texts], "num_return_sequences": 4, "return_dict_in_generate": True}
+    out = generate(kind, chrf(kind), TEXTS[:1], **settings)
+    assert out.texts == (("the cat", "a dog", "a dog", "a dog"),)
+    assert out.sequences_scores.tolist() == sorted(out.sequences_scores.tolist(), reverse=True)
+    _, tokenizer = tiny_pair(kind)
+    for row, text in zip(out.sequences.tolist(), out.texts[0], strict=True):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        while row[-1] == PAD:
+            row.pop()
+        assert row[-len(ids) - 1 :] == [*ids, EOS]

@@ -106,6 +106,17 @@ def test_a_utilitys_checkpoint_and_options_are_kept(tmp_path):
         ACPMBR(target=shout).recipe.to_json()
 
 
+@pytest.mark.parametrize(("guide", "low", "high"), [("d12", 8, 256), ("d6", 4, 128), ("d3", 2, 64)])
+def test_a_known_guide_of_bleurt_has_the_papers_rate_of_its_level(guide, low, high):
+    pair = {"target": "bleurt-20", "distilled": f"bleurt-20-{guide}"}
+    for name, rate in (("low", low), ("high", high)):
+        assert Recipe.named(f"paper-{name}", **pair).decoder.guide_budgets == (Budget(reduction=rate),)
+    for name, rate in (("auto", low), ("thorough", low), ("fast", high)):
+        assert Recipe.named(name, **pair).decoder.guide_budgets == (Budget(scores_per_row=1024 / rate),)
+    several = Recipe.named("fast", target="bleurt-20", distilled=["bleurt-20-d12", "bleurt-20-d6"])
+    assert several.decoder.guide_budgets == (Budget(scores_per_row=16),)
+
+
 def shout(hypotheses, references):
     return [float(h == r) for h, r in zip(hypotheses, references, strict=True)]
 

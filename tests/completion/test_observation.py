@@ -86,6 +86,8 @@ def test_memory_grows_with_the_budget_and_not_with_the_matrix(name):
         (Budget(scores_per_row=1), (64, 64), None, 64),
         (Budget(scores_per_row=16), (8, 8), None, 64),
         (Budget(scores_per_row=0.5), (64, 64), None, 32),
+        (Budget(scores_per_row=0.7), (30, 30), None, 21),  # 20.999999999999996 in floats
+        (Budget(reduction=4.9), (49, 10), None, 100),
     ],
 )
 def test_budgets_count_what_was_drawn_and_never_exceed_the_unique_pairs(budget, unique, drawn, expected):

@@ -225,6 +225,14 @@ def test_xcomet_equals_the_plain_program(tmp_path: Path) -> None:
     score, tags = plain.joint(HYPOTHESES[0], SOURCE)
     expected_free = 0.78 * min(score, 1.0) + 0.22 * plain_span_score(tags)
     assert free.score([HYPOTHESES[0]], None, [SOURCE])[0] == pytest.approx(expected_free, abs=1e-5)
+    # A regression beyond 1 counts as 1.
+    path = folder / "checkpoints" / "model.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    last = [name for name in checkpoint["state_dict"] if name.startswith("estimator.") and name.endswith("bias")][-1]
+    checkpoint["state_dict"][last] += 5.0
+    torch.save(checkpoint, path)
+    high = load_utility(str(folder)).prepare(HYPOTHESES, REFERENCES, SOURCE)(rows, columns)
+    np.testing.assert_allclose(high, 0.78 + 0.22 * np.array(penalties), atol=1e-5)
 
 
 def test_spans_are_read_as_the_reference_implementation_does() -> None:

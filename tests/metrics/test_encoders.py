@@ -303,6 +303,13 @@ def test_metricx_equals_stock_mt5(tmp_path: Path, version: int, tied: bool) -> N
         free.score(HYPOTHESES, None, [source] * 5), [plain(text(h, None)) for h in HYPOTHESES], atol=1e-4
     )
     assert not free.higher_is_better
+    # Error scores end at 0 and 25.
+    weights["shared.weight" if tied else "lm_head.weight"][token] *= 1e6
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert set(load_utility(str(folder), **options).prepare(HYPOTHESES, REFERENCES, source)(ROWS, COLUMNS)) <= {
+        0.0,
+        25.0,
+    }
 
 
 def test_metricx_is_untied_unless_it_says_otherwise(tmp_path: Path) -> None:

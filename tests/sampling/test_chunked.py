@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 from transformers import GenerationConfig
 
@@ -54,6 +55,21 @@ def test_log_probabilities_are_recorded_on_the_way(kind: str) -> None:
             samples.sampling_logprobs, [np.log(oracle[ids][1]) for ids in samples.token_ids], atol=2e-4
         )
         assert samples.finished.tolist() == [ids[-1] == EOS for ids in samples.token_ids]
+
+
+def test_a_forced_first_token_is_no_part_of_the_log_probability() -> None:
+    model = tiny_model("m2m100")
+    asked = request(model, SOURCES[:1], max_new_tokens=4, forced_bos_token_id=5)
+    encoder = batch(model, SOURCES[:1])
+    for sampler in (Chunked(truncation=EPSILON), PrefixSharing(truncation=EPSILON)):
+        (samples,) = sampler.sample(asked, 30)
+        for ids, logprob in zip(samples.token_ids, samples.logprobs, strict=True):
+            assert ids[0] == 5
+            start = asked.input_ids[0].tolist()
+            with torch.no_grad():
+                logits = model(**encoder, decoder_input_ids=torch.tensor([[*start, *ids[:-1]]])).logits[0]
+            each = logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
+            assert logprob == pytest.approx(float(each[1:].sum()), abs=2e-4)
 
 
 def test_samples_of_a_source_do_not_depend_on_the_batch_or_on_the_global_generator() -> None:

@@ -174,6 +174,8 @@ def test_functions_count_by_code_defaults_and_closure() -> None:
     different = [
         *(scaled(factor) for factor in (1.0, 2.0)),
         *(Scaled(factor) for factor in (1.0, 2.0)),
+        lambda h, r: [3.0 * len(x) for x in h],
+        lambda h, r: [4.0 * len(x) for x in h],
         *(functools.partial(with_default, factor=factor) for factor in (1.0, 2.0)),
         with_default,
         length_difference,
@@ -200,6 +202,8 @@ def test_functions_count_by_code_defaults_and_closure() -> None:
         (np.zeros(4), np.zeros((2, 2))),
         (np.zeros(4), np.zeros(4, dtype=np.float32)),
         ("x" * 50, "x" * 51),
+        (["ab", "c"], ["a", "bc"]),
+        (["a", ("b", "c")], ["a", "b", ("c",)]),
     ],
 )
 def test_different_values_are_different_words(one: object, other: object) -> None:
