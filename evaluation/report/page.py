@@ -121,7 +121,7 @@ def headline(results: Results) -> str:
     for row in rows:
         share = cost_of(results, row) / cost_of(results, full)
         said.append(f"{method_name(row)} {row.mean('regret') or 0.0:.2f} at {share:.1%} of its cost")
-    return f"Of full MBR's expected utility × 100 is lost: by {'; by '.join(said)}."
+    return f"Expected utility × 100 lost against full MBR: {'; '.join(said)}."
 
 
 def best_of_block(results: Results, block: str) -> RowResults | None:

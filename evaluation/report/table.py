@@ -168,7 +168,7 @@ def above_stated(results: Results) -> str:
     for row in results.table:
         known = row.lost_and_stated
         if known is not None and known[0] > known[1] + ROUNDING:
-            found.append(f"{' '.join(filter(None, row_label(row)))} (lost {known[0]:.2f}, stated {known[1]:.2f})")
+            found.append(f"{' '.join(filter(None, row_label(row)))} lost {known[0]:.2f} and stated {known[1]:.2f}")
     if found:
         return f"Lost more than stated: {'; '.join(found)}."
     return "No row that states what it expects to lose lost more."

@@ -91,7 +91,7 @@ def table_rows(settings: EvaluationSettings) -> list[Row]:
     for name in settings.own:
         for guide, recipe in settings.own_recipes(name).items():
             key = "/".join(filter(None, ("own", name, guide)))
-            rows.append(Row(key, f"This package: {name}", recipe, distilled=guide, own=name))
+            rows.append(Row(key, f"{name} (this package)", recipe, distilled=guide, own=name))
     return rows if settings.full_matrices else [row for row in rows if not row.full]
 
 

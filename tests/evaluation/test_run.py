@@ -473,7 +473,7 @@ def test_the_report_names_each_row_that_lost_more_than_it_stated(finished):
         each.columns["stated"][:] = np.nan
     assert above_stated(results) == "No row that states what it expects to lose lost more."
     row.columns["regret"][:] = 0.75
-    assert above_stated(results) == "Lost more than stated: This package: fast (lost 0.75, stated 0.50)."
+    assert above_stated(results) == "Lost more than stated: fast (this package) lost 0.75 and stated 0.50."
     row.columns["stated"][1:] = np.nan
     row.columns["regret"][:1] = 0.25
     assert above_stated(results).startswith("No row"), "only sentences where it is stated are compared"

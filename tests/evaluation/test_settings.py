@@ -152,7 +152,7 @@ def test_the_paper_s_rows_come_first_in_its_order_and_the_package_s_own_are_name
         *("own/default", "own/default/embedded-d1", "own/default/embedded-d2"),
         *("own/transfer/embedded-d1", "own/transfer/embedded-d2"),  # it needs a guide
     ]
-    assert all(row.label.startswith("This package") for row in after)
+    assert all(row.label.endswith("(this package)") for row in after)
     assert [completer_name(row) for row in after] == ["", "", "", "transfer", "transfer"]
     assert {completer_name(row) for row in rows if row.method == "acpmbr" and not row.own} == {"AC-ALS"}
     assert {completer_name(row) for row in rows if row.method == "pmbr"} == {"ALS"}
