@@ -264,8 +264,10 @@ def picture(results: Results, cases: set[str], file: Path) -> None:
             }
             axes.plot(x, y, "--" if kind == "none" else "-", marker="o", label=label, **look)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xticks(LEVELS, [f"{level:g}" for level in LEVELS])
+    axes.minorticks_off()
     axes.set_yscale("symlog", linthresh=0.01)
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set(xlabel="cost: target scores per candidate", ylabel="expected utility lost × 100", ylim=(0, None))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=10)
