@@ -120,13 +120,14 @@ def test_draw_inverts_the_cumulative_distribution_in_token_order(
     q[0, [0, 2]], q[1, :2] = (0.25, 0.75), (0.5, 0.5)
     with np.errstate(divide="ignore"):
         scores = torch.tensor(np.log(q), dtype=torch.float32)
-    rows, uniforms = np.array([0, 0, 0, 1, 1]), np.array([0.0, 0.24999, 0.25001, 0.49, np.nextafter(1, 0)])
+    rows = np.array([0, 0, 0, 1, 1, 1])
+    uniforms = np.array([0.0, 0.24999, 0.25001, 0.0, 0.49, np.nextafter(1, 0)])
     for entries in (1 << 22, 1):  # all rows at once, and row by row
         monkeypatch.setattr("hf_acpmbr.sampling.prefix_sharing.drawing._MAX_ENTRIES", entries)
         children = draw(Step(torch.zeros(2, width), scores, epsilon=epsilon), rows, uniforms)
         assert children.parents.tolist() == [0, 0, 1, 1]
         assert children.tokens.tolist() == [0, 2, 0, 1]
-        assert children.child_of.tolist() == [0, 0, 1, 2, 3]
+        assert children.child_of.tolist() == [0, 0, 1, 2, 2, 3]
         np.testing.assert_allclose(children.sampling_logprobs, np.log([0.25, 0.75, 0.5, 0.5]), atol=1e-6)
         np.testing.assert_allclose(children.logprobs, np.log(1 / width), atol=1e-6)
 
