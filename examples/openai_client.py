@@ -1,4 +1,4 @@
-"""OpenAI's client with MBR behind it; needs openai and hf-acpmbr[serve]. Only the base_url is another one.
+"""OpenAI's client with MBR behind it; needs openai and the extra serve. Only the base_url is another one.
 
 python examples/openai_client.py                                          # starts acpmbr serve with the embedded model
 python examples/openai_client.py --base-url http://127.0.0.1:8080/v1 --model NAME --requests 200 --at-once 8

@@ -148,7 +148,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, _Links]:
     """The built site: every page with its links. Warnings of the build are errors."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed (pip install 'hf-acpmbr[docs]')")
+            pytest.skip(f"{package} is not installed (pip install '.[docs]')")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

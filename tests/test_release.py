@@ -126,8 +126,11 @@ def test_the_space_asks_for_what_the_package_needs() -> None:
     assert f"gradio>={shown.group(1)}" in PROJECT["project"]["optional-dependencies"]["ui"]
 
 
-def test_every_extra_of_a_message_exists() -> None:
+def test_every_extra_of_a_message_exists_and_is_installed_from_the_repository() -> None:
     extras = set(PROJECT["project"]["optional-dependencies"])
-    for path in (*PACKAGE.rglob("*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"):
-        for found in re.findall(r"(?:hf-acpmbr|'\.)\[([a-z,]+)\]", path.read_text(encoding="utf-8")):
+    for path in (*PACKAGE.rglob("*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.*"), ROOT / "README.md"):
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        for found in re.findall(r"'\.\[([a-z,-]+)\]'", text):
             assert set(found.split(",")) <= extras, f"{path.name}: [{found}]"
+        # No package index has a distribution of this name, and somebody could put one there.
+        assert not re.search(r"install[^\n]*hf-acpmbr|pypi\.org/project/hf-acpmbr", text), path

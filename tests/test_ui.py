@@ -333,7 +333,7 @@ def test_without_gradio_the_message_says_how_to_get_it(monkeypatch: pytest.Monke
     from hf_acpmbr.ui.page import gradio
 
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(ImportError, match=re.escape("pip install 'hf-acpmbr[ui]'")):
+    with pytest.raises(ImportError, match=re.escape("pip install '.[ui]'")):
         gradio()
 
 
@@ -349,7 +349,7 @@ def test_the_space_is_this_page_and_offers_only_the_embedded_models() -> None:
 
 def browser_is_missing() -> str | None:
     if importlib.util.find_spec("gradio") is None:
-        return "gradio is not installed (pip install 'hf-acpmbr[ui]')"
+        return "gradio is not installed (pip install '.[ui]')"
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed"
     return None if browser() else "there is neither chromium nor chrome on this machine"

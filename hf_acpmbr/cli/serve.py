@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvicorn
     except ImportError as error:
-        raise ImportError(f"the service needs more ({error}): pip install 'hf-acpmbr[serve]'") from error
+        raise ImportError(
+            f"the service needs more ({error}): pip install '.[serve]' in a copy of the repository"
+        ) from error
     service = build(args)
     uvicorn.run(service.app, host=args.host, port=args.port, access_log=False)
     return 0

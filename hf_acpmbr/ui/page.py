@@ -47,7 +47,9 @@ def gradio() -> ModuleType:
     try:
         return importlib.import_module("gradio")
     except ImportError as error:
-        raise ImportError(f"the page needs gradio ({error}): pip install 'hf-acpmbr[ui]'") from error
+        raise ImportError(
+            f"the page needs gradio ({error}): pip install '.[ui]' in a copy of the repository"
+        ) from error
 
 
 def message(said: str | Exception) -> str:

@@ -59,7 +59,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 
 def test_the_page_scores_filled_rows_and_refuses_half_filled_ones(tmp_path: Path) -> None:
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install 'hf-acpmbr[ui]'")
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[ui]'")
     program = (
         "import json, runpy, sys; compute = runpy.run_path(sys.argv[0])['compute']\n"
         "print(json.dumps(compute([['the cat sat', 'a cat sat'], ['', '']])['scores']))\n"
