@@ -281,7 +281,7 @@ def test_the_weight_of_the_log_probability_and_the_models_own_output_reach_the_c
     assert found.decision.index == int(np.argmax(found.candidates.logprobs)), "the weight decides alone"
     assert found.candidates.total == 21
     assert next(choice.text for choice in found.others if choice.method == "Beam search") in found.candidates.texts
-    assert "logprob_weight:1000|" in found.decision.signature
+    assert "logprob_weight:1000|" in found.decision.full_signature
 
 
 @pytest.mark.parametrize("form", [Form(SOURCE, candidates=20), Form("", mode=PASTE, pasted="a b\nb c\nc d e\nd")])
