@@ -26,7 +26,8 @@ from ..scoring import MatrixUtility, Utility, load_utility
 # Lines of target language, source and reference: every 15th of the first 300 pairs of Tatoeba's test set, from the
 # first on, each in both directions. They come from tatoeba.org under CC BY 2.0 FR. No line was chosen by its result.
 SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
-# The same rule and beam search on all 300 pairs in both directions, by `python -m evaluation.benchmarks.which_rule`.
+# The same rule against beam search: on all 300 pairs, by an earlier implementation, and on 300 of the dev set, by
+# `python -m evaluation.benchmarks.which_rule --part dev`.
 MEASURED = Path(__file__).with_name("demo_measured.json")
 OTHER_LANGUAGE = {"de": "en", "en": "de"}
 MODEL, TARGET, DISTILLED = "embedded", "embedded", "embedded-d1"
@@ -182,9 +183,9 @@ def describe_costs(demo: Demo, compared: Sequence[dict[str, tuple[Decision, floa
 def describe_measured() -> str:
     """Show the stored comparison of the rule with beam search."""
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
-    lines = [f"  Measured, {measured['about']}:\n", f"  {'':<7}" + "".join(f"{m:>22}" for m in measured["metrics"])]
+    lines = [f"  Measured, {measured['about']}:\n", f"  {'':<12}" + "".join(f"{m:>16}" for m in measured["metrics"])]
     for direction, cells in measured["rows"].items():
-        lines.append(f"  {direction:<7}" + "".join(f"{cell:>22}" for cell in cells))
+        lines.append(f"  {direction:<12}" + "".join(f"{cell:>16}" for cell in cells))
     return "\n".join([*lines, f"\n  {measured['note']}"])
 
 
@@ -236,7 +237,7 @@ def run(args: argparse.Namespace) -> int:
         print(describe_measured(), end="\n\n")
     if not args.source:
         print(
-            f"  Live, every 15th of them: where the two differ (marked {'in yellow' if colour else 'in brackets'}):\n"
+            f"  Live, every 15th test sentence, where the two differ (marked {'in yellow' if colour else 'in brackets'}):\n"
         )
     directions = dict.fromkeys(each.to for each in sentences)
     found = [made for to in directions for made in demo.translate([each for each in sentences if each.to == to])]
