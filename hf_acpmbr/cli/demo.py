@@ -236,9 +236,8 @@ def run(args: argparse.Namespace) -> int:
     if args.model == MODEL and args.target == TARGET:
         print(describe_measured(), end="\n\n")
     if not args.source:
-        print(
-            f"  Live, every 15th test sentence, where the two differ (marked {'in yellow' if colour else 'in brackets'}):\n"
-        )
+        marks = "in yellow" if colour else "in brackets"
+        print(f"  Live, every 15th test sentence, where the two differ (marked {marks}):\n")
     directions = dict.fromkeys(each.to for each in sentences)
     found = [made for to in directions for made in demo.translate([each for each in sentences if each.to == to])]
     for each in found:
