@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -91,3 +93,16 @@ def test_the_weight_and_the_beam_choose_what_their_sum_says(translator) -> None:
 def test_other_numbers_of_beams_are_refused(value) -> None:
     with pytest.raises(ValueError, match="add_beam must be"):
         ACPMBR(target="chrf", add_beam=value)
+
+
+def test_true_takes_as_many_beams_as_the_model_says(translator) -> None:
+    model, tokenizer, options = translator
+    twin = copy.copy(model)
+    twin.generation_config = copy.deepcopy(model.generation_config)
+    twin.generation_config.num_beams = 3
+    rows = []
+    for one, beams in ((twin, True), (model, 3), (model, True)):
+        mbr = ACPMBR(tokenizer, target="chrf", decoder="mbr", num_candidates=4, add_beam=beams)
+        inputs = tokenizer(SOURCES[:1], return_tensors="pt")
+        rows.append(one.generate(**inputs, **options, custom_generate=mbr, return_dict_in_generate=True).model_rows)
+    assert rows[0] == rows[1] != rows[2]

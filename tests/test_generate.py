@@ -271,3 +271,10 @@ def test_given_texts_come_as_finished_sequences_and_the_last_fills_up(kind: str)
         while row[-1] == PAD:
             row.pop()
         assert row[-len(ids) - 1 :] == [*ids, EOS]
+
+
+def test_pseudo_references_of_their_own_have_random_numbers_of_their_own() -> None:
+    out = generate("m2m100", chrf("m2m100", num_references=40), return_dict_in_generate=True)
+    for drawn, apart in zip(out.candidates, out.references, strict=True):
+        assert apart.total == drawn.total == 40
+        assert dict(zip(drawn.texts, drawn.counts, strict=True)) != dict(zip(apart.texts, apart.counts, strict=True))

@@ -341,3 +341,9 @@ def test_a_time_limit_is_refused_by_decoders_that_cannot_keep_it():
         Recipe.named(target="chrf", decoder="mbr", time_limit=2)
     with pytest.raises(ValueError, match="time_limit must be above 0"):
         named(time_limit=0)
+
+
+def test_a_seed_of_0_is_a_seed_and_not_none():
+    recipe = Recipe.named(target="chrf", seed=5)
+    assert ACPMBR(recipe=recipe, seed=0).recipe.seed == 0
+    assert ACPMBR(recipe=recipe).recipe.seed == 5

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 
 from hf_acpmbr.config import COMPLETERS
-from hf_acpmbr.matrix import ObservedScores
+from hf_acpmbr.matrix import ObservedScores, Pairs
 
 every_completer = pytest.mark.parametrize("name", COMPLETERS)
 
@@ -91,3 +92,20 @@ def test_a_rank_beyond_the_matrix_costs_nothing_and_one_row_is_enough(name):
     completer = COMPLETERS.build(name, rank=50)
     one = ObservedScores.from_dense(np.array([[0.5, 0.7]]), np.array([[True, False]]))
     assert np.isfinite(completer.solve(one, [], None, 0).matrix).all()
+
+
+@pytest.mark.parametrize("name", COMPLETERS)
+def test_the_seed_of_a_completer_goes_before_that_of_the_run(name):
+    rng = np.random.default_rng(0)
+    places = np.sort(rng.choice(240, 60, replace=False))
+    scores = ObservedScores(Pairs.from_flat(places, (20, 12)), rng.normal(size=60))
+    guides = [scores] * COMPLETERS.get(name).takes_guides
+
+    def solved(own, run):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return COMPLETERS.build(name, rank=3, max_sweeps=1, seed=own).solve(scores, guides, None, run).matrix
+
+    np.testing.assert_array_equal(solved(0, 7), solved(None, 0))
+    np.testing.assert_array_equal(solved(None, 7), solved(7, 0))
+    assert np.abs(solved(0, 7) - solved(None, 7)).max() > 1e-6

@@ -90,3 +90,16 @@ def test_the_weight_is_a_keyword_and_shows_where_it_is_not_zero() -> None:
     line = ACPMBR(recipe=recipe).rerank(pool).full_signature
     assert "|logprob_weight:1.5|" in line
     assert line.replace("logprob_weight:1.5|", "") == ACPMBR(target="chrf", recipe="fast").rerank(pool).full_signature
+
+
+def test_the_weight_counts_on_the_guide_s_scale_where_a_guide_chooses() -> None:
+    world = World.make(5)
+    decoder = DECODERS.build({"name": "coarse-to-fine", "keep": 4, "logprob_weight": 0.1})
+    small, large = (
+        decoder.decode(world.candidates(), target=world.target(), guides=world.guide(scale=scale))
+        for scale in (1.0, 100.0)
+    )
+    assert small.shortlist.tolist() == large.shortlist.tolist()
+    plain = DECODERS.build({"name": "coarse-to-fine", "keep": 4})
+    without = plain.decode(world.candidates(), target=world.target(), guides=world.guide())
+    assert small.shortlist.tolist() != without.shortlist.tolist(), "or the weight has no effect here"

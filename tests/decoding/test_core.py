@@ -343,3 +343,11 @@ def test_the_target_and_every_guide_have_masks_of_their_own():
         assert [len(mask) for mask in masks] == [320] * 3
         for one, other in ((0, 1), (0, 2), (1, 2)):
             assert len(masks[one] & masks[other]) < 160, "by chance it is about 64"
+
+
+def test_full_mbr_of_a_symmetric_utility_has_each_two_texts_once():
+    texts = [f"text {k}" for k in range(12)]
+    symmetric = MatrixUtility(np.ones((12, 12)), texts, symmetric=True)
+    for references, pairs in ((None, 12 * 13 // 2), (texts[:5], 12 * 5 - 5 * 4 // 2)):
+        got = MBR().decode(texts, references, target=symmetric)
+        assert got.exact_calls == got.calls["matrix"] == pairs

@@ -102,3 +102,13 @@ def test_a_pruned_candidate_never_comes_before_a_survivor():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         PruningMBR(**options)
+
+
+def test_it_is_exact_only_if_nobody_was_dropped():
+    pruning = PruningMBR(alpha=0.9, schedule=(6, 24), bootstrap=50)
+    worlds = (World.make(seed, unique=10, draws=24) for seed in range(20))
+    seen = [got for w in worlds if "24 of 24" in (got := pruning.decode(w.drawn, target=w.target())).status]
+    assert any(got.rounds[-1] < 10 for got in seen)
+    assert all(got.exact == (got.rounds[-1] == 10) for got in seen)
+    same = World({text: np.ones(3) for text in seen[0].candidates.texts}, list(seen[0].candidates.texts), {})
+    assert pruning.decode(same.drawn, target=same.target()).exact, "candidates that are equally good all stay"

@@ -63,3 +63,14 @@ def test_utilities_that_compare_with_references_are_refused():
 def test_wrong_options_are_refused(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
         QEFilterMBR(**options)
+
+
+def test_a_kept_candidate_meets_all_pseudo_references_given_apart():
+    world, other = World.make(4), World.make(9)
+    both = World({**{f"other {t}": v for t, v in other.vectors.items()}, **world.vectors}, world.drawn, world.logprobs)
+    apart = [f"other {text}" for text in other.drawn]
+    target = both.target()
+    got = QEFilterMBR(keep=3).decode(both.drawn, references=apart, target=target, guides=both.quality())
+    for k in got.shortlist:
+        mean = sum(target.of_texts(got.candidates.texts[k], reference) for reference in apart) / len(apart)
+        assert got.expected[k] == pytest.approx(mean)

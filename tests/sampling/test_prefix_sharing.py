@@ -11,11 +11,17 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from hf_acpmbr.sampling import Samples, Truncation, source_key
 from hf_acpmbr.sampling.loops import Chunked
-from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
+from hf_acpmbr.sampling.prefix_sharing import PrefixSharing, Stopping
 from hf_acpmbr.sampling.randomness import Uniforms
 from tests.models import DECODER_ONLY, ENCODER_DECODER, EOS, tiny_model
 from tests.sampling.enumeration import enumerate_sequences, next_distributions
@@ -265,3 +271,17 @@ def test_uniforms_of_a_step_are_the_same_in_any_order_of_steps_and_by_a_generato
     for step in (4, 0, 7, 4, 1):
         philox = np.random.Philox(key=np.frombuffer(material, dtype="<u8"), counter=step << 64)
         np.testing.assert_array_equal(uniforms.step(step)[9:], np.random.Generator(philox).random(9))
+
+
+def test_of_several_longest_lengths_the_shortest_holds() -> None:
+    for lengths in ((4, 7), (7, 4)):
+        criteria = StoppingCriteriaList([MaxLengthCriteria(length) for length in lengths])
+        stopping = Stopping(criteria, torch.zeros((1, 1), dtype=torch.long))
+        ends = [bool(stopping(np.array([0]), np.zeros((1, new), dtype=np.int64))[0]) for new in range(1, 6)]
+        assert ends == [False, False, True, True, True]
+
+
+def test_rows_of_draws_taken_later_are_added() -> None:
+    (first,) = PrefixSharing().sample(request(tiny_model("llama"), SOURCES[:1], max_new_tokens=3), 10)
+    both = first.plus(first)
+    assert (both.model_rows, both.total) == (2 * first.model_rows, 20)
