@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
 
 from evaluation.assets import BUILTIN, DATA_OR_BUILTIN_HELP, find
 from evaluation.benchmarks.matrices import MatrixCase, load_cases, stored
-from evaluation.benchmarks.measures import Floats, cpu_seconds, mean_and_error
+from evaluation.benchmarks.measures import cpu_seconds, mean_and_error
 from hf_acpmbr.completion import ALS, AgreementALS, ConvergenceWarning
 from hf_acpmbr.completion.observation import Balanced
 from hf_acpmbr.completion.transfer import Transfer
@@ -49,8 +48,6 @@ Measured = dict[str, float]
 Results = dict[str, Measured]
 # Guide scores per target score.
 GUIDE_SHARE = 16
-# Columns that Bayesian optimisation scores each of its rows against.
-COLUMNS = 32
 KINDS = ("none", "good", "weak", "random")
 LEVELS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 REGRETS = (0.0005, 0.001, 0.003, 0.005)
@@ -86,11 +83,11 @@ DECODERS: dict[str, Callable[[float, bool], Decoder]] = {
     ),
     "coarse-to-fine": lambda k, guided: CoarseToFine(int(8 * k), int(GUIDE_SHARE * k), 128),
 }
-GUIDED, UNGUIDED = ("ac-als", "transfer", "coarse-to-fine", "bayesian"), ("halving", "pmbr")
+GUIDED, UNGUIDED = ("ac-als", "transfer", "coarse-to-fine"), ("halving", "pmbr")
 
 
-def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder] | None]]:
-    """Yield (method, setting, decoder) for all that is measured with a guide of this kind; no decoder: Bayesian."""
+def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder]]]:
+    """Yield (method, setting, decoder) for all that is measured with a guide of this kind."""
     guided = kind != "none"
     for name, make in DECODERS.items():
         if name not in (UNGUIDED if guided else GUIDED):
@@ -101,8 +98,6 @@ def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder] | None]]:
         yield "max_regret", f"{bound:g}", stops
     if guided:
         yield "distilled-mbr", "all", DistilledMBR
-        for level in LEVELS[:3]:  # its time grows with the third power of the candidates that it scores
-            yield "bayesian", f"{level:g}", None
         return
     for references in (2, 8, 32, 128):
         yield "n-by-s", f"{references}", partial(NByS, references)
@@ -112,51 +107,9 @@ def tasks(kind: str) -> Iterator[tuple[str, str, Callable[[], Decoder] | None]]:
             yield "pruning", f"{alpha:g}/{start}", partial(PruningMBR, alpha, schedule)
 
 
-def bayesian(target: Floats, proxy: Floats, weights: Floats, calls: int, seed: int) -> tuple[int, int, int]:
-    """Choose by Bayesian optimisation over candidates (https://arxiv.org/abs/2411.09694), written small as a baseline.
-
-    A Gaussian process over the candidates, whose kernel compares what the proxy (the guide) says of them, chooses by
-    expected improvement whom the target scores next, always against the same `COLUMNS` drawn columns.
-
-    Returns:
-        The chosen row, target calls and guide calls.
-    """
-    random = np.random.default_rng(seed)
-    n, m = target.shape
-    columns = random.choice(m, min(COLUMNS, m), replace=False, p=weights)
-    profile = proxy[:, columns]
-    prior = profile.mean(axis=1)
-    distance = np.square(profile[:, None] - profile[None]).sum(axis=2)
-    kernel = np.exp(-0.5 * distance / max(float(np.median(distance)), 1e-12))
-    first = np.argsort(-prior)[: max(1, calls // columns.size // 4)]
-    seen = list(first)
-    while True:
-        values = target[np.ix_(seen, columns)].mean(axis=1)
-        slope, start = np.polyfit(prior[seen], values, 1) if len(seen) > 2 else (0.0, float(values.mean()))
-        left = values - slope * prior[seen] - start
-        size = max(float(left.var()), 1e-8)
-        inside = np.linalg.inv(kernel[np.ix_(seen, seen)] + 0.05 * np.eye(len(seen)))
-        across = kernel[:, seen]
-        mean = slope * prior + start + across @ inside @ left
-        deviation = np.sqrt(np.maximum(size * (1 - np.einsum("ij,jk,ik->i", across, inside, across)), 1e-12))
-        mean[seen] = values
-        if (len(seen) + 1) * columns.size > calls or len(seen) == n:
-            return int(seen[int(np.argmax(values))]), len(seen) * columns.size, n * columns.size
-        gap = (mean - values.max()) / deviation
-        improvement = deviation * (gap * ndtr(gap) + np.exp(-0.5 * gap**2) / np.sqrt(2 * np.pi))
-        improvement[seen] = -1
-        seen.append(int(np.argmax(improvement)))
-
-
-def measured(case: MatrixCase, kind: str, setting: str, make: Callable[[], Decoder] | None, seed: int) -> Measured:
+def measured(case: MatrixCase, kind: str, make: Callable[[], Decoder], seed: int) -> Measured:
     candidates, drawn = case.candidates, float(case.counts.sum())
     proxy = None if kind == "none" else case.guide(kind, seed)
-    if make is None:
-        if proxy is None:
-            raise ValueError("Bayesian optimisation needs a guide")
-        calls = int(float(setting) * drawn)
-        spent, (chosen, own, guide) = cpu_seconds(lambda: bayesian(case.target, proxy, candidates.weights, calls, seed))
-        return {"regret": case.regret(chosen), "target": own / drawn, "guide": guide / drawn, "cpu": spent}
     decoder = make()
     target = MatrixUtility(case.target, candidates.texts, name="target")
     guides = [] if proxy is None else [MatrixUtility(proxy, candidates.texts, name="guide")]
@@ -190,7 +143,7 @@ def collect(
                     if key not in results:
                         with warnings.catch_warnings():
                             warnings.simplefilter("ignore", ConvergenceWarning)
-                            results[key] = measured(case, kind, setting, make, seed)
+                            results[key] = measured(case, kind, make, seed)
         file.write_text(json.dumps(results))
         print(f"{case.name}: {len(case.target)} unique candidates", flush=True)
     return results

@@ -31,7 +31,7 @@ def test_every_method_on_small_matrices(tmp_path, monkeypatch):
     again = selection.collect(cases, ["none", "good"], 2, file)
     assert next(iter(again.values()))["regret"] == 123.0
     text = selection.table(again, {cases[0].name})
-    assert all(name in text for name in (*selection.DECODERS, "pruning", "bayesian", "max_regret", "distilled-mbr"))
+    assert all(name in text for name in (*selection.DECODERS, "pruning", "max_regret", "distilled-mbr"))
     selection.picture(again, {cases[0].name}, tmp_path / "selection.png")
     assert (tmp_path / "selection.png").stat().st_size > 1000
 
@@ -63,21 +63,12 @@ def test_only_the_methods_asked_for_are_measured(tmp_path):
 
 def test_exact_mbr_loses_nothing_and_a_random_choice_does():
     case = made_up(size=24)[0]
-    full = selection.measured(case, "none", "all", lambda: RoundsMBR(Budget(reduction=1)), 0)
+    full = selection.measured(case, "none", lambda: RoundsMBR(Budget(reduction=1)), 0)
     assert full["regret"] == 0
     assert full["stated"] == 0
     assert full["target"] == 24 * 24 / case.counts.sum()
     lost = [case.regret(k) for k in range(24)]
     assert max(lost) == pytest.approx(100 * (case.expected.max() - case.expected.min()))
-
-
-def test_bayesian_optimisation_with_the_target_as_its_proxy_finds_the_best_of_its_columns():
-    target = made_up(size=24)[0].target
-    weights = np.full(24, 1 / 24)
-    chosen, calls, proxy_calls = selection.bayesian(target, target, weights, 24 * 24, 0)
-    assert chosen == int(np.argmax(target.mean(axis=1)))
-    assert calls == proxy_calls == 24 * 24
-    assert selection.bayesian(target, target, weights, 100, 0)[1] <= 100
 
 
 def test_a_random_guide_keeps_the_scores_and_loses_the_candidates():
