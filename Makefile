@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo test test-slow test-network test-floors test-newest test-ray test-vllm docs quality format eval-smoke clean
+.PHONY: help install demo gpu-report test test-slow test-network test-floors test-newest test-ray test-vllm docs quality format eval-smoke clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ quality: $(STAMP) ## ruff, mypy --strict on the package, and the import rules
 eval-smoke: $(STAMP) ## the paper's experiment on the embedded models, small and real
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2 evaluation/run_wmt.py --config embedded --data $(if $(ACPMBR_DATA),tatoeba,builtin) --processes 2 --output runs/embedded
 	$(BIN)/python -m evaluation.report runs/embedded
+
+gpu-report: $(STAMP) ## what this machine's GPU does, as a table to paste into an issue (five minutes)
+	$(BIN)/python -m evaluation.benchmarks.device
 
 format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
