@@ -77,7 +77,7 @@ def report(device: torch.device, samples: int) -> Iterator[tuple[str, str]]:
     yield from {
         "versions": f"hf_acpmbr {hf_acpmbr.__version__}, torch {torch.__version__}, "
         f"transformers {transformers.__version__}, Python {platform.python_version()}",
-        "device": f"{device}, {getattr(own, 'get_device_name', lambda _: platform.processor())(device)}",
+        "device": f"{device}, {getattr(own, 'get_device_name', lambda _: platform.machine())(device)}",
         "an accelerator": "yes" if device.type != "cpu" else "NO: these are the numbers of a CPU",
         "half precision": ", ".join(halves) or "none",
     }.items()

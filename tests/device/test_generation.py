@@ -24,9 +24,8 @@ pytestmark = needs_hook
 TEXTS = ["the cat sat on the mat", "a dog ran", "we see the sun"]
 STEPS = 10
 EMBEDDED = {"target": "embedded-d1", "distilled": "embedded-d2", "num_candidates": 12}
-# Waits of one call besides those of the steps and of the batches of utilities: the prompts' ids, the mask and the
-# sources are read once each.
-OWN_PER_CALL = 3
+# Waits of one call besides those of the steps and of the batches of utilities: prompts, their masks, end tokens.
+OWN_PER_CALL = 6
 
 
 def moved(model: PreTrainedModel, device: str = "sim") -> Any:
@@ -166,7 +165,7 @@ def test_the_host_waits_for_the_device_once_per_step(kind: str, texts: list[str]
     traffic = second_call(kind, texts)
     assert traffic.waits["hf_acpmbr"] <= STEPS + OWN_PER_CALL
     assert traffic.waits["transformers"] <= 2 * STEPS + 6
-    assert traffic.waits.total() <= 37
+    assert traffic.waits.total() <= 40
     assert traffic.uploads["hf_acpmbr"] <= 3 * STEPS + 2
 
 
