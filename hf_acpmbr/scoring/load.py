@@ -248,8 +248,7 @@ class UtilitySpec(Configured):
     Args:
         name: as `load_utility` takes it: a name, hub id or path.
         options: of the utility.
-        ready: the object itself, where it was given as one; such a spec cannot be written as JSON unless the object was
-            made by `load_utility`.
+        ready: the object itself, if it was given as one; without `load_utility` behind it, it has no JSON.
     """
 
     name: str
