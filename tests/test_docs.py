@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -192,3 +193,13 @@ def test_every_page_is_in_the_site_and_every_public_name_in_the_reference(site: 
     for name in hf_acpmbr.__all__:
         if name != "__version__":
             assert f"hf_acpmbr.{name}" in anchors, f"{name} is not in the reference"
+
+
+def test_the_tables_of_which_rule_are_those_that_the_benchmark_wrote() -> None:
+    from evaluation.benchmarks.which_rule import table
+
+    page = (DOCS / "which_rule.md").read_text(encoding="utf-8")
+    for part, titles in (("dev", ["both"]), ("test", ["both", "en→de", "de→en"])):
+        numbers = json.loads((ROOT / f"evaluation/results/which_rule/{part}.json").read_text(encoding="utf-8"))
+        for title in titles:
+            assert "\n".join(table(title, numbers[title])) in page, f"{part}: {title}"
