@@ -112,22 +112,23 @@ def test_a_batch_ends_where_the_padding_saved_is_worth_another(tokens: int, size
     assert seen == sizes
 
 
-def test_out_of_memory_halves_and_remembers() -> None:
+@pytest.mark.parametrize(("fitting", "halved"), [(2, 2), (1, 3)])
+def test_out_of_memory_halves_and_remembers(fitting: int, halved: int) -> None:
     batches = batching(80)
     statistics = Statistics()
     done: list[int] = []
 
     def forward(batch: np.ndarray) -> np.ndarray:
-        if batch.size > 2:
+        if batch.size > fitting:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return batch
 
     batches.encode(np.full(8, 10), forward, lambda batch, out: done.extend(out.tolist()), statistics)
     assert sorted(done) == list(range(8))
-    assert statistics.out_of_memory == 2
-    assert batches.batch_tokens == 20
+    assert statistics.out_of_memory == halved
+    assert batches.batch_tokens == 10 * fitting
     batches.encode(np.full(8, 10), forward, lambda batch, out: None, statistics)
-    assert statistics.out_of_memory == 2, "the smaller budget is remembered"
+    assert statistics.out_of_memory == halved, "the smaller budget is remembered"
 
 
 def test_one_sequence_that_does_not_fit_is_an_error_with_a_remedy() -> None:

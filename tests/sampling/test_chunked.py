@@ -141,3 +141,11 @@ def test_a_generation_config_says_how_candidates_come_about_and_nothing_else() -
         ValueError, match="length_penalty in a sampler's GenerationConfig has no effect without num_beams"
     ):
         SAMPLERS.build(GenerationConfig(length_penalty=0.6))
+
+
+def test_drawn_beams_of_a_source_do_not_depend_on_the_batch() -> None:
+    sampler = BeamSearch(num_beams=3, do_sample=True)
+    together = sampler.sample(request(tiny_model("m2m100"), SOURCES, max_new_tokens=5), 3, seed=1)
+    for source, samples in zip(SOURCES, together, strict=True):
+        (alone,) = sampler.sample(request(tiny_model("m2m100"), [source], max_new_tokens=5), 3, seed=1)
+        assert alone.token_ids == samples.token_ids
