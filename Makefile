@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo gpu-report test test-slow test-network test-floors test-newest test-ray test-vllm docs quality format eval-smoke clean
+.PHONY: help install demo gpu-report test test-slow test-network test-floors test-newest test-ray test-vllm test-models docs quality format eval-smoke clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ test-slow: $(STAMP) ## run the tests that take minutes each
 
 test-network: $(STAMP) ## compare with the published weights (downloads some 20 GB from the Hub)
 	$(BIN)/python -m pytest -m network
+
+test-models: $(STAMP) ## try every class of transformers that generates, some seconds each (python -m tests.sweep --write: the table)
+	$(BIN)/python -m pytest -m "slow or not slow" tests/sweep
 
 # Warnings of other packages' old releases are not our errors. The lowest versions are those with wheels for this Python.
 test-floors: ## run the tests on the lowest versions that pyproject.toml allows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 import torch
 from transformers import (
     GenerationConfig,
+    LlamaForCausalLM,
     TextIteratorStreamer,
     TextStreamer,
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
+from transformers.generation import GenerationMode
 
 from hf_acpmbr import ACPMBR
 
@@ -247,3 +250,31 @@ def test_whisper_transcribes_and_refuses_what_its_generate_would_take_apart() ->
     for asked in ({"return_dict_in_generate": True}, {"logprob_threshold": -1.0}):
         with pytest.raises(ValueError, match=r"return_dict_in_generate=True.* on Whisper.*logprob_threshold"):
             model.generate(**audio, custom_generate=chrf("facebook/m2m100_418M"), max_new_tokens=4, **asked)
+
+
+class Speaks(LlamaForCausalLM):
+    """Draws sounds by a loop of its own."""
+
+    def _sample(self, *arguments: Any, **given: Any) -> Any:
+        raise AssertionError("it is refused before any work")
+
+
+class Greedy(LlamaForCausalLM):
+    """Can be decoded greedily only."""
+
+    _supported_generation_modes = (GenerationMode.GREEDY_SEARCH,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Speaks, "Speaks draws by a loop of its own, for sound or its codes"),
+        (Greedy, "Greedy can only be decoded greedily"),
+    ],
+)
+def test_models_that_are_not_sampled_as_text_is_are_refused_by_name(kind: type, message: str) -> None:
+    name = "Unbabel/TowerInstruct-7B-v0.1"
+    model = copy.deepcopy(published_model(name))
+    model.__class__ = kind
+    with pytest.raises(ValueError, match=message):
+        model.generate(SOURCES, custom_generate=chrf(name), max_new_tokens=4)
