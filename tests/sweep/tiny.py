@@ -112,7 +112,7 @@ _OF_FAMILY: dict[str, dict[str, Any]] = {
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
 _WITH_MROPE = ("qwen2_vl_text", "qwen2_5_vl_text", "glm_ocr_text", "glm4v_text", "glm4v_moe_text", "glm_image_text")
 _OF_FAMILY |= dict.fromkeys(_WITH_MROPE, _MROPE)
-_OF_FAMILY |= dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron"), {"head_dim": _HEAD})
+_OF_FAMILY |= {kind: {"head_dim": _HEAD} for kind in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron")}
 _OF_FAMILY |= {
     "gemma3": {"mm_tokens_per_image": 4},
     "t5gemma2_encoder": {"mm_tokens_per_image": 4},
