@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..config import DECODERS, suggest
 from ..files import parse_json
-from ..generation.models import EMBEDDED, LoadedModel, load_model
+from ..generation.models import CPU_KERNELS, EMBEDDED, LoadedModel, load_model
 from ..generation.preferences import COLUMNS
 from ..mbr import ACPMBR
 from ..recipe import KEYWORDS, NAMED, Recipe
@@ -32,6 +32,13 @@ def add_model_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--target-language", metavar="CODE", help="spelled likewise; forced as the first token")
     group.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda if there is one)")
     group.add_argument("--dtype", default="auto", help="of the weights: auto (default), float32, bfloat16, float16")
+    group.add_argument(
+        "--cpu-kernels",
+        choices=CPU_KERNELS,
+        default="default",
+        help="the library of matrix products on a CPU: default (torch's own), onednn (often faster) or auto (the "
+        "faster one by a short trial); the last digits of log-probabilities depend on it",
+    )
     group.add_argument("--revision", help="branch, tag or commit on the Hub")
 
 
@@ -45,6 +52,7 @@ def load_named(args: argparse.Namespace) -> LoadedModel:
         target_language=args.target_language,
         trust_remote_code=args.trust_remote_code,
         revision=args.revision,
+        cpu_kernels=args.cpu_kernels,
     )
 
 

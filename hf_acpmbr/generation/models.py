@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..config import suggest
+from ..config import one_of, suggest
 from ..devices import default_device
 from ..scoring.checkpoints import revision_of
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EMBEDDED = "embedded"
 EMBEDDED_LANGUAGES = ("en", "de")
+CPU_KERNELS = ("default", "onednn", "auto")
 _SHOWN = 8  # languages that a message lists
 _FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja", "*.py")  # that change what a model draws
 # Codes as NLLB and mBART spell them among their special tokens: deu_Latn, de_DE.
@@ -42,6 +43,7 @@ def load_model(
     target_language: str | None = None,
     trust_remote_code: bool = False,
     revision: str | None = None,
+    cpu_kernels: str = "default",
 ) -> LoadedModel:
     """Load a model by hub id or folder, encoder-decoder or decoder-only; "embedded" is this package's translator.
 
@@ -51,13 +53,17 @@ def load_model(
         source_language, target_language: for multilingual models, in their own spelling ("de", "deu_Latn"); the
             default of the embedded translator is from English to German.
         trust_remote_code, revision: as `from_pretrained` of transformers takes them.
+        cpu_kernels: the library of matrix products on a CPU: "default", "onednn", often faster, or "auto", the faster
+            one by a short trial. They differ in the last digits of log-probabilities.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     from ..embedded import load_translator
+    from .cpu_kernels import use_kernels
 
     name = os.fspath(name_or_path)
+    one_of(*CPU_KERNELS)("cpu_kernels", cpu_kernels)
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise ValueError(f"dtype must be auto or a floating-point type of torch such as bfloat16, got {dtype!r}")
     network: Any
@@ -84,6 +90,8 @@ def load_model(
         model: GenerativeModel = network.to(device).eval()
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"the model cannot be moved to device {device!r}: {_one_line(error)}") from error
+    if cpu_kernels != "default":
+        use_kernels(network, cpu_kernels)
     return LoadedModel(model, tokenizer, set_languages(tokenizer, source_language, target_language))
 
 
