@@ -202,7 +202,7 @@ def test_functions_count_by_code_defaults_and_closure() -> None:
         (np.zeros(4), np.zeros((2, 2))),
         (np.zeros(4), np.zeros(4, dtype=np.float32)),
         ("x" * 50, "x" * 51),
-        (["ab", "c"], ["a", "bc"]),
+        (["a", "bstrc"], ["astrb", "c"]),
         (["a", ("b", "c")], ["a", "b", ("c",)]),
     ],
 )
