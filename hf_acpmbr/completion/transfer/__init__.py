@@ -182,9 +182,8 @@ def _features(values: npt.ArrayLike | None, size: int) -> FloatArray:
         raise ValueError(f"row_features has shape {np.shape(values)}, expected ({size},) or ({size}, F)")
     if not np.isfinite(features).all():
         raise ValueError("row_features has NaN or infinite values: give a finite number for every candidate")
-    means = [mean_and_spread(column) for column in features.T]
-    telling = [(features[:, k] - center) / spread for k, (center, spread) in enumerate(means) if spread]
-    return np.column_stack([np.empty((size, 0)), *telling])
+    telling = [k for k, column in enumerate(features.T) if mean_and_spread(column)[1]]
+    return np.asarray((features - features.mean(0))[:, telling] / features.std(0)[telling])
 
 
 def _starting_columns(init: Factors | None, shape: tuple[int, int], rank: int) -> FloatArray | None:
