@@ -174,7 +174,7 @@ def test_the_page_opens_with_a_sentence_whose_methods_differ(workbench: Workbenc
     texts = {choice.method: choice.text for choice in opened.choices}
     assert len(set(texts.values())) > 2
     assert opened.decision.text == texts["Full MBR"] != texts["Beam search"]
-    assert opened.cost(opened.decision.calls) < 0.25
+    assert opened.cost(opened.decision.calls) < 0.35
 
 
 def test_a_decoder_from_elsewhere_is_offered_and_compared() -> None:

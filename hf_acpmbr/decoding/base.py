@@ -27,8 +27,7 @@ D = TypeVar("D", bound="Decoder")
 Texts: TypeAlias = "Candidates | Iterable[str] | dict[str, int]"
 Need: TypeAlias = Literal["target", "guide", "logprobs", "references"]
 
-# The stated loss "auto", as a part of the utility's scale: the largest of 0.0005, 0.001, 0.003 and 0.005 with which the
-# mean regret × 100 stayed below 0.1 on every set and with every kind of guide (docs/beyond_the_paper.md).
+# The stated loss "auto", as a part of the utility's scale (docs/beyond_the_paper.md has what is lost with it).
 AUTO_REGRET = 0.001
 
 _REMEDIES: dict[str, str] = {

@@ -1,54 +1,123 @@
-"""A guide beside the rounds: its scores of all candidates against more and more pseudo-references."""
+"""A guide beside the rounds: what it costs, whether it pays, and its scores."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from ...candidates import FloatArray, IntArray
-from ...matrix import ObservedScores
+from ...candidates import IntArray
 from ...scoring import Ask, Scorer
 from ..base import Problem, Steps, gains
+from .scores import Effects, Scores, unit_of
+
+# What is expected to be saved must be twice what the guide costs: the expectation is rough.
+_MARGIN = 2.0
+# Fewer degrees of freedom tell nothing of a slope.
+_LEAST_DEGREES = 3
 
 
 @dataclass(eq=False)
 class Guide:
-    """The scorer, the (N, k) gains of all candidates against the first k columns, and how large k may get."""
+    """A cheaper utility as a control variate: score = (score − β · guide) + β · guide.
+
+    With correlation ρ the first part varies 1 − ρ² as much and needs few of the target's scores; the second is scored
+    against κ times as many columns by the guide alone ("double sampling", Cochran, Sampling Techniques, chapter 12). At
+    a price of p target scores, κ = ρ / √(p (1 − ρ²)) is the cheapest for any accuracy, and it costs
+    (√(1 − ρ²) + ρ √p)² of what the target alone would: below 1 the guide pays.
+
+    Args:
+        scorer: of the guide.
+        scores: its gains so far.
+        most: scores that its budget allows.
+        price, text_price: of a score and of each text, in scores of the target.
+        slope, agreement: β and ρ².
+        unit: of the scores here, see `Race`.
+    """
 
     scorer: Scorer
-    block: FloatArray
+    scores: Scores
     most: int
+    price: float
+    text_price: float
+    slope: float = 0.0
+    agreement: float = 0.0
+    unit: float = 1.0
+    time: ClassVar[float] = 0.5  # the share of a time limit after which guides are asked no more
+    _effects: Effects | None = None
+
+    @classmethod
+    def beside(cls, problem: Problem, scorer: Scorer, most: int, assumed: float) -> Guide:
+        """Make a guide of a problem.
+
+        Args:
+            most: scores that its budget allows.
+            assumed: price of a score where a price is unknown.
+        """
+        target, own = problem.target.utility, scorer.utility
+        unit = target.price_per_pair
+        if unit is None or own.price_per_pair is None or unit <= 0:
+            price, per_text = assumed, 0.0
+        else:
+            price, per_text = own.price_per_pair / unit, (own.price_per_text or 0.0) / unit
+        return cls(scorer, Scores.none(len(problem)), most, price, per_text)
 
     @property
-    def width(self) -> int:
-        return int(self.block.shape[1])
+    def ratio(self) -> float:
+        """κ: columns for each column of the target."""
+        free = self.price * (1 - self.agreement)
+        return max(1.0, math.sqrt(self.agreement / free)) if free > 0 else math.inf
 
-    def scores(self, order: IntArray, columns: int) -> ObservedScores:
-        """Its scores so far, with the columns (of so many) in this order."""
-        n = len(self.block)
-        rows, places = np.repeat(np.arange(n), self.width), np.tile(order[: self.width], n)
-        values = gains(self.scorer.utility, self.block).ravel()
-        return ObservedScores.unsorted(rows, places, values, (n, columns))
+    @property
+    def factor(self) -> float:
+        """What a mean of given accuracy costs with it, where it costs 1 without."""
+        return float((math.sqrt(1 - self.agreement) + math.sqrt(self.agreement * min(self.price, 1.0))) ** 2)
 
-    def extend(self, problem: Problem, order: IntArray, share: float) -> Steps[None]:
-        """Score the columns of `order` that are new, or as many as a share of the time limit allows, at least one."""
-        n, meter = len(self.block), problem.meter
-        new = len(order) - self.width if meter.limit == math.inf else 1
-        while new:
-            block = yield Ask.block(self.scorer, np.arange(n), order[self.width : self.width + new])
-            self.block = np.concatenate([self.block, gains(self.scorer.utility, block)], axis=1)
-            new = meter.affords(self.scorer, (len(order) - self.width) * n, share) // n
+    def pays(self, saved: float, depth: IntArray, texts: int) -> bool:
+        """Whether a start with (n,) columns of each candidate costs less than is saved of `saved` scores."""
+        cost = self.price * float(np.maximum(depth - self.scores.depth, 0).sum()) + self.text_price * texts
+        return self.factor < 1 and _MARGIN * cost <= (1 - self.factor) * saved
 
-    def agreement(self, values: FloatArray, rows: IntArray, places: IntArray) -> float:
-        """Correlation with the target's gains, within columns; 1 before there is anything to compare."""
-        both = places < self.width
-        if not both.any():
-            return 1.0
-        places = places[both]
-        pair = np.stack([values[both], self.block[rows[both], places]])
-        sums = np.stack([np.bincount(places, each) for each in pair])
-        pair -= (sums / np.maximum(np.bincount(places), 1))[:, places]
-        size = float(np.sqrt(np.square(pair).sum(axis=1).prod()))
-        return float(pair[0] @ pair[1]) / size if size > 0 else 0.0
+    def extend(self, problem: Problem, order: IntArray, rows: IntArray, depth: IntArray) -> Steps[bool]:
+        """Score candidates up to a depth each; False, and nothing is done, if budget or time do not reach so far."""
+        rows, places = self.scores.missing(rows, depth)
+        time = problem.meter.affords(self.scorer, len(rows), self.time)
+        if len(self.scores.rows) + len(rows) > self.most or time < len(rows):
+            return False
+        if len(rows):
+            scores = yield Ask(self.scorer, rows, order[places])
+            values = gains(self.scorer.utility, scores)
+            if not len(self.scores.values):
+                self.unit = unit_of(values)
+            self.scores = self.scores.with_new(rows, places, values / self.unit)
+            self._effects = None
+        return True
+
+    def fit(self, own: IntArray) -> Effects:
+        """Return the effects of its scores."""
+        if self._effects is None:
+            self._effects = Effects.fit(self.scores, self.scores.values, own, None)
+        return self._effects
+
+    def relate(self, target: Scores, own: IntArray) -> None:
+        """Learn β and ρ² from pairs that both have scored, without row and column effects of either."""
+        both = np.flatnonzero(target.places < self.scores.depth[target.rows])
+        depth = np.bincount(target.rows[both], minlength=len(target.depth))
+        shared = Scores(depth, target.rows[both], target.places[both], target.values[both])
+        pair = []
+        for values in (shared.values, self.scores.at(shared)):
+            effects = Effects.fit(shared, values, own, None)
+            left = values - effects.row[shared.rows] - effects.column[shared.places]
+            pair.append(left[shared.places != own[shared.rows]])
+        first, second = pair
+        degrees = len(first) - int((depth > 0).sum()) - int(shared.depth.max()) + 1
+        squares, product = float(second @ second), float(first @ second)
+        self.slope = self.agreement = 0.0
+        if degrees < _LEAST_DEGREES or product <= 0:
+            return
+        self.slope = product / (squares * (1 + 1 / degrees))
+        square = min(product**2 / (squares * float(first @ first)), 1.0)
+        # A standard error is taken off.
+        self.agreement = max(math.sqrt(square) - (1 - square) / math.sqrt(degrees), 0.0) ** 2

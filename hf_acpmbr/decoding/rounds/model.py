@@ -1,240 +1,309 @@
-"""The model behind the rounds: candidate + pseudo-reference + noise, with a prior from what is known beforehand."""
+"""What is expected of every candidate, from scores of a few pseudo-references each, compared with the leader's."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from ...candidates import FloatArray, IntArray
-from ...config import Configured, number, setting
-from .posterior import Beliefs
-from .reference_weights import Columns
+from .reference_weights import Columns, Rule
+from .scores import Effects, Scores
 
-_SWEEPS = 4
-# What is known of how far means move counts half as much after each round: deeper rounds tell more of deep ones.
-_FADE = 0.5
-_CONTENDERS, _DRAWS = 256, 400
+# A candidate's variance rests on its own scores and, as if from 6 more, on those of the better half.
+_POOLED_DEGREES = 6.0
+# Among those a candidate with more degrees of freedom counts no more than one with 20.
+_MOST_WEIGHT = 20.0
+# The leader's slope is shrunk as if one more score had shown none.
+_SLOPE_PRIOR = 1.0
+# The prior's variance has 2 standard errors added, since it says what candidates may yet turn out to be. It is at
+# least a twentieth of what the estimates themselves vary.
+_PRIOR_ERRORS, _LEAST_PRIOR = 2.0, 0.05
+_PRIOR_STEPS = 3
+_RIDGE = 1e-2
+_TINY = 1e-18
+
+# Stated losses are means over 300 joint draws of the candidates that matter, at most 96.
+_DRAWS, _CONTENDERS = 300, 96
+_NEGLIGIBLE = 0.003
 
 
-@dataclass(frozen=True)
-class Shrinkage(Configured):
-    """How far candidates with few scores are pulled towards what is known of them beforehand."""
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A summand of the target's scores: the scores themselves; or what a guide leaves of them, and what it explains.
 
-    noise_share: float = setting(
-        0.25,
-        number(0, 1, above=True),
-        help="the part of the noise that means are shrunk by; calibrated weights take the rest "
-        "away. Deviations, which stops rest on, keep all of it.",
-    )
-    slope_share: float = setting(
-        0.5, number(0, 1), help="the part of a guide's slope that is used, for the same reason."
-    )
-    prior_degrees: float = setting(
-        8.0,
-        number(0, above=True),
-        help="a candidate's variance rests on its own scores and, as if from so many more, on everybody's.",
-    )
+    Each part has its own columns seen, and is estimated apart: with a guide the first part varies little, and the
+    second is cheap.
+    """
+
+    scores: Scores
+    values: FloatArray
 
 
 @dataclass(eq=False)
-class Estimate:
-    """What is expected of every candidate.
+class _Compared:
+    """One part of the estimates, for all candidates.
 
     Args:
-        mean: (N,) expected gain.
-        deviation: (N,) its standard deviation, leaving out what moves all candidates alike.
-        beliefs: the distributions behind it.
-        pulls: (N, d) how each column moves each candidate's mean.
-        random: for the draws.
+        mean: (n,) NaN without scores.
+        square: (n,) mean squares of the residuals.
+        doubt, degrees: (n,) of the variance.
+        slope: (n,) how much of the leader's residuals each candidate shares.
+        pulls: per depth the candidates and how each column moves them, before the leader's own.
+        leading: (d,) how each column moves the leader.
+        leader: the leader's square, doubt and degrees.
     """
 
     mean: FloatArray
-    beliefs: Beliefs
-    pulls: FloatArray
-    random: np.random.Generator
-    _known: dict[int, tuple[float, float]] = field(default_factory=dict)
+    square: FloatArray
+    doubt: FloatArray
+    degrees: FloatArray
+    slope: FloatArray
+    leading: FloatArray
+    leader: tuple[float, float, float]
+    pulls: list[tuple[IntArray, FloatArray]] = field(default_factory=list)
 
-    @property
-    def deviation(self) -> FloatArray:
-        return self.beliefs.deviation
+    def variances(self, estimate: FloatArray) -> tuple[FloatArray, float]:
+        """Return (n,) the variance of each candidate's mean without the leader's, and the leader's own.
 
-    def regret(self, leader: int) -> float:
-        """Expected gain that is lost by taking `leader`."""
-        return self._outlook(leader)[0]
-
-    def confidence(self, leader: int) -> float:
-        """Probability that no candidate is better than `leader`."""
-        return self._outlook(leader)[1]
-
-    def _outlook(self, leader: int) -> tuple[float, float]:
-        """Regret and confidence of a leader, by joint draws of its gain and of those that can be better.
-
-        Pseudo-references move candidates jointly: a normal number per column times what it does to each of them.
+        Squares of few scores are uncertain themselves, so they are joined with those of the better half of the
+        candidates: a t distribution's variance with the degrees of both.
         """
-        if leader not in self._known:
-            hopeful = self.beliefs.center + 2 * self.deviation
-            hopeful[leader] = np.inf
-            contenders = np.lexsort((np.arange(len(hopeful)), -hopeful))[:_CONTENDERS]  # the leader is the first
-            pulls = self.pulls[contenders]
-            size = np.sqrt(np.square(pulls).sum(axis=1))
-            shares = pulls / np.where(size > 0, size, 1.0)[:, None]
-            normal = self.random.normal(size=(_DRAWS, pulls.shape[1])) @ shares.T
-            normal += self.random.normal(size=normal.shape) * (size == 0)
-            draws = self.beliefs.draw(contenders, normal)
-            lost = draws.max(axis=1) - draws[:, 0]
-            self._known[leader] = float(lost.mean()), float((lost <= 0).mean())
-        return self._known[leader]
+        usable = np.isfinite(estimate) & (self.doubt > 0)
+        pooled = 0.0
+        if usable.any():
+            usable &= estimate >= np.median(estimate[usable])
+            pooled = float(
+                np.average(self.square[usable], weights=np.square(np.minimum(self.degrees[usable], _MOST_WEIGHT)))
+            )
+        spare = _POOLED_DEGREES - 2
+
+        def joined(square: FloatArray, degrees: FloatArray) -> FloatArray:
+            degrees = np.minimum(degrees, 1e6)
+            return np.asarray((_POOLED_DEGREES * pooled + degrees * square) / (spare + degrees))
+
+        square, doubt, degrees = (np.array([value]) for value in self.leader)
+        return joined(self.square, self.degrees) * self.doubt, float((joined(square, degrees) * doubt)[0])
+
+
+def compare(scores: Scores, centred: FloatArray, columns: Columns, leader: int) -> _Compared:
+    """Estimate the mean over all columns of every candidate, from (k,) scores without column effects.
+
+    The leader is a control variate: what its scores on a candidate's columns are above or below its own mean, times a
+    slope b, is taken off. b is 1 where scores of a column move both alike, as pseudo-references of one kind do; it is 0
+    where the noise is in single pairs, and taking differences would only double it. b is the regression of residuals
+    on residuals, shrunk, between 0 and 1. Residuals are those of fits that have not seen the column (leave one out).
+    """
+    n = len(scores.depth)
+    depth = np.minimum(scores.depth, scores.depth[leader])
+    mean = np.full(n, np.nan)
+    square, doubt, degrees, slope = (np.zeros(n) for _ in range(4))
+    first = columns.rule(int(depth[leader]))
+    own = scores.block(np.array([leader]), int(depth[leader]), centred)[0]
+    leading = _residuals(own[None], first)[0]
+    expected = float(own @ first.weights)
+    found = _Compared(
+        mean, square, doubt, degrees, slope, leading * first.extra,
+        (float(first.blame @ np.square(leading)), first.doubt, first.degrees),
+    )  # fmt: skip
+    for d in np.unique(depth[depth > 0]).tolist():
+        rows, rule = np.flatnonzero(depth == d), columns.rule(d)
+        block = scores.block(rows, d, centred)
+        with_leader = own[:d]
+        if not rule.doubt:  # all columns: exact
+            mean[rows], degrees[rows] = block @ rule.weights, rule.degrees
+            continue
+        left, its = _residuals(block, rule), _residuals(with_leader[None], rule)[0]
+        size = float(rule.blame @ np.square(its))
+        if size > 0:
+            together = left @ (rule.blame * its)
+            slope[rows] = np.clip(together / (size * (1 + _SLOPE_PRIOR / (rule.degrees + 1))), 0, 1)
+        b = slope[rows]
+        mean[rows] = block @ rule.weights + b * (expected - with_leader @ rule.weights)
+        left = left - b[:, None] * its
+        square[rows] = np.square(left) @ rule.blame
+        doubt[rows], degrees[rows] = rule.doubt, rule.degrees
+        found.pulls.append((rows, left * rule.extra))
+    mean[leader], square[leader], doubt[leader] = expected, 0.0, 0.0
+    return found
+
+
+def _residuals(block: FloatArray, rule: Rule) -> FloatArray:
+    return np.asarray((block - (block @ rule.solve.T) @ rule.design.T) / rule.keep)
 
 
 @dataclass(eq=False)
-class Additive:
-    """gain_ij = m_i + c_j + Σ_g b_g guide_ij + noise_ij;  m_i ~ N(features_i β, τ²).
-
-    m_i is a mean over the pseudo-references that candidate i was scored against, with the weights of `Columns`, so that
-    with all of them it is the exact expected gain. β, b, τ² and the noise are learnt. Rows of different depth are
-    compared by the c_j that they share, and pulled towards the prior the more the fewer scores they have.
+class Beliefs:
+    """What is believed of every candidate's expected gain.
 
     Args:
-        columns: their order and weights.
-        features: (N, F) what is known of every candidate before any score, standardised.
-        guides: (N, K) scores of each guide against the first K columns, minus row and column means.
-        random: for the draws.
-        shrinkage: how far.
-        last: fit, where the next one starts.
+        leader: that all were compared with.
+        estimate: (n,) by its scores alone; NaN without scores.
+        mean: (n,) expected gains, and the bonus of each.
+        deviation: (n,) standard deviation of the difference from the leader.
+        compared: the parts of the estimate.
     """
 
-    columns: Columns
-    features: FloatArray
-    guides: list[FloatArray]
-    random: np.random.Generator
-    shrinkage: Shrinkage = Shrinkage()
-    last: _Fit | None = None
-    _moved: tuple[float, float] = (0.0, 0.0)
+    leader: int
+    estimate: FloatArray
+    mean: FloatArray
+    deviation: FloatArray
+    compared: Sequence[_Compared]
+    trust: float
 
-    def fit(self, scores: FloatArray, rows: IntArray, places: IntArray) -> Estimate:
-        """From (k,) gains of candidates against columns (places in the order), a prefix of it for every candidate."""
-        fit = _Fit(scores, rows, places, self)
-        for _ in range(_SWEEPS):
-            fit.sweep()
-        if self.last is not None:
-            self._compare(self.last, fit)
-        self.last = fit
-        return fit.estimate(self.widening)
+    @classmethod
+    def none(cls, candidates: int) -> Beliefs:
+        """Make the start: nobody leads."""
+        nothing = np.zeros(candidates)
+        return cls(-1, nothing, nothing, nothing, (), 1.0)
 
     @property
-    def widening(self) -> float:
-        """How much larger variances are than the scores of single candidates say.
+    def ahead(self) -> FloatArray:
+        """(n,) how far each is expected to be above the leader."""
+        return np.asarray(self.mean - self.mean[self.leader])
 
-        These are not independent, since pseudo-references come in kinds. So it is learnt from how far means moved when
-        candidates got more scores.
+    @property
+    def gains(self) -> FloatArray:
+        """(n,) E max(0, candidate − leader): what would be gained if it was known which of the two is better."""
+        from scipy.special import erfcx  # changes warning filters when it is imported
+
+        sure = self.deviation <= 0
+        z = self.ahead / np.where(sure, 1.0, self.deviation)
+        density = np.exp(-0.5 * np.square(z)) / math.sqrt(2 * math.pi)
+        # φ(z) + z Φ(z) would lose all digits far below the leader; above it, it is z more than at −z.
+        below = density * (1 - np.abs(z) * math.sqrt(math.pi / 2) * erfcx(np.abs(z) / math.sqrt(2)))
+        return np.where(sure, np.maximum(self.ahead, 0), self.deviation * (below + np.maximum(z, 0)))
+
+    def outlook(self, random: np.random.Generator, bound: float) -> tuple[float, float, float]:
+        """Return what taking the leader is expected to lose, and how probable it is to lose more than 0 and `bound`.
+
+        Pseudo-references move candidates jointly: a normal number per column times what it does to each of them.
+        Only the covariances matter, so the numbers drawn are one per candidate. Those that matter little are not drawn
+        but added: the expected maximum is at most the sum of the expected gains.
         """
-        squares, number = self._moved
-        prior = self.shrinkage.prior_degrees
-        return max(1.0, (prior + squares) / (prior + number))
+        gains = self.gains
+        gains[self.leader] = 0.0
+        rivals = np.argsort(-gains, kind="stable")[:_CONTENDERS]
+        rivals = rivals[gains[rivals] > _NEGLIGIBLE * gains.max()]
+        if not len(rivals):
+            return 0.0, 0.0, 0.0
+        others = float(gains.sum() - gains[rivals].sum())
+        covariance = np.zeros((len(rivals), len(rivals)))
+        place = np.full(len(self.mean), -1)
+        place[rivals] = np.arange(len(rivals))
+        for part in self.compared:
+            pulls = (-(1 - part.slope[rivals]) * np.isfinite(part.mean[rivals]))[:, None] * part.leading
+            for rows, moved in part.pulls:
+                here = place[rows] >= 0
+                pulls[place[rows[here]], : moved.shape[1]] += moved[here]
+            covariance += pulls @ pulls.T
+        size = np.sqrt(np.diag(covariance))
+        covariance /= np.outer(np.where(size > 0, size, 1), np.where(size > 0, size, 1))
+        covariance[np.diag_indices(len(rivals))] = 1.0
+        values, vectors = np.linalg.eigh(covariance)
+        normal = random.normal(size=(_DRAWS, len(rivals))) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+        best = np.maximum((self.ahead[rivals] + self.deviation[rivals] * normal).max(axis=1), 0.0)
+        return float(best.mean()) + others, float((best > 0).mean()), float((best > bound).mean())
 
-    def _compare(self, before: _Fit, now: _Fit) -> None:
-        deeper = before.seen & (now.depth > before.depth)
-        if deeper.sum() < 2:
-            return
-        said = np.maximum(before.error - now.error, 0.1 * before.error)[deeper]
-        moved = (now.row - before.row)[deeper]
-        moved = moved - np.average(moved, weights=1 / said)
-        number = len(moved)
-        squares = float((np.square(moved) / said).sum()) * number / (number - 1)
-        self._moved = _FADE * self._moved[0] + squares, _FADE * self._moved[1] + number
+
+def believe(
+    parts: Sequence[Part],
+    effects: Sequence[Effects],
+    columns: Columns,
+    own: IntArray,
+    features: FloatArray,
+    bonus: FloatArray,
+    leader: int,
+    trust: float,
+) -> Beliefs:
+    """Estimate every candidate against the leader, and pull each towards what was known of it beforehand.
+
+    Args:
+        parts, effects: of the target's scores, and the fitted effects of each.
+        own: (n,) the place of each candidate's own text.
+        features: (n, F) what is known of every candidate besides the scores.
+        bonus: (n,) what is added to each expected gain: it is known, and no part of what is shrunk.
+        trust: what variances are multiplied by; learnt from how far means have moved.
+    """
+    n = len(features)
+    typical = np.zeros(n)  # of a candidate's score against itself, if it was another's text
+    compared = []
+    for part, effect in zip(parts, effects, strict=True):
+        scores = part.scores
+        at_own = scores.places == own[scores.rows]
+        centred = np.where(at_own, effect.row[scores.rows], part.values - effect.column[scores.places])
+        compared.append(compare(scores, centred, columns, leader))
+        typical += effect.row + np.append(effect.column, np.zeros(len(columns) + 1))[np.minimum(own, len(columns))]
+    own_scores = _own_scores(parts, own, typical, columns)
+    return _posterior(compared, features, leader, trust, own_scores, bonus)
 
 
-class _Fit:
-    """One fit: `sweep` goes once through column effects, guide slopes, noise, prior and candidates."""
+def _own_scores(parts: Sequence[Part], own: IntArray, typical: FloatArray, columns: Columns) -> FloatArray:
+    """Return (n,) what each candidate's score against itself adds to its mean: its share is known, and most of it.
 
-    def __init__(self, scores: FloatArray, rows: IntArray, places: IntArray, model: Additive) -> None:
-        self.scores, self.rows, self.places, self.model = scores, rows, places, model
-        self.n = len(model.features)
-        self.depth = np.bincount(rows, minlength=self.n)
-        self.seen = self.depth > 0
-        self.weight, self.excess, self.doubt = self._weights()
-        self.per_column = np.maximum(np.bincount(places), 1)
-        active = max(int(self.seen.sum()), 2)
-        self.degrees = np.maximum(self.depth - 1, 0) * (1 - 1 / active)
-        last = model.last
-        self.mean: FloatArray = np.zeros(self.n) if last is None else last.mean - last.mean[self.seen].mean()
-        self.prior_variance: float = 0.0 if last is None else last.prior_variance
-        self.guides = np.array([self._at(guide) for guide in model.guides]).reshape(len(model.guides), len(rows))
-        self.within = np.array([self._within(guide) for guide in self.guides]).reshape(self.guides.shape)
-        self.slopes = np.zeros(len(self.guides))
+    A text's score against itself is mostly the highest of all and tells nothing of other columns. One that has not been
+    asked for is taken to be like those that have.
+    """
+    target = parts[0].scores
+    at_own = target.places == own[target.rows]
+    known = np.zeros(len(own), dtype=bool)
+    known[target.rows[at_own]] = True
+    itself = typical.copy()
+    if at_own.any():
+        itself[:] = np.where(own < len(columns), float(target.values[at_own].mean()), typical)
+        itself[target.rows[at_own]] = target.values[at_own]
+    share = np.append(columns.shares[columns.order], 0.0)[np.minimum(own, len(columns))]
+    return np.asarray(share * (itself - typical))
 
-    def _weights(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Of every entry its column's weight and what of it is beyond the column's share; the doubt of every row."""
-        weight, excess, doubt = np.empty(len(self.rows)), np.empty(len(self.rows)), np.zeros(self.n)
-        columns = self.model.columns
-        for d in np.unique(self.depth[self.seen]).tolist():
-            at = self.depth[self.rows] == d
-            weight[at], excess[at] = columns.weights(d)[self.places[at]], columns.excess(d)[self.places[at]]
-            doubt[self.depth == d] = columns.doubt(d)
-        return weight, excess, doubt
 
-    def _at(self, guide: FloatArray) -> FloatArray:
-        # Where the target has gone as far as the guide, the guide has nothing to add.
-        known = (self.depth < guide.shape[1])[self.rows]
-        values = np.zeros(len(self.rows))
-        values[known] = guide[self.rows[known], self.places[known]]
-        return values
+def _posterior(
+    compared: Sequence[_Compared],
+    features: FloatArray,
+    leader: int,
+    trust: float,
+    own_scores: FloatArray,
+    bonus: FloatArray,
+) -> Beliefs:
+    """Join the parts and pull every candidate towards the prior, as far as its variance says."""
+    estimate = np.sum([part.mean for part in compared], axis=0) + own_scores
+    seen = np.isfinite(estimate)
+    error, relative, leading = np.zeros(len(estimate)), np.zeros(len(estimate)), 0.0
+    for part in compared:
+        own, first = part.variances(estimate + bonus)
+        error += trust * (own + np.square(part.slope) * first)
+        relative += trust * (own + np.square(1 - part.slope) * first)
+        leading += trust * first
+    error[leader] = leading
+    prior, variance = _prior(estimate[seen], error[seen], features, seen)
+    kept = np.where(seen, variance / (variance + error), 0.0)
+    mean = prior + kept * np.where(seen, estimate - prior, 0.0)
+    narrowed = relative * 2 * variance / (relative + 2 * variance)  # of a difference of two, each with the prior
+    deviation = np.sqrt(np.where(seen, narrowed, variance))
+    deviation[leader] = 0.0
+    return Beliefs(leader, estimate, mean + bonus, deviation, compared, trust)
 
-    def _sum_rows(self, values: FloatArray) -> FloatArray:
-        return np.bincount(self.rows, values, self.n).astype(np.float64)
 
-    def _effects(self, values: FloatArray) -> FloatArray:
-        return np.asarray(np.bincount(self.places, values) / self.per_column)
+def _prior(
+    estimate: FloatArray, error: FloatArray, features: FloatArray, seen: npt.NDArray[np.bool_]
+) -> tuple[FloatArray, float]:
+    """Return (n,) prior means, a line through the features, and the variance around them.
 
-    def _within(self, values: FloatArray) -> FloatArray:
-        """What is left of entries without column effects and row means."""
-        left = values - self._effects(values)[self.places]
-        return np.asarray(left - self._sum_rows(self.weight * left)[self.rows])
-
-    def sweep(self) -> None:
-        shrinkage = self.model.shrinkage
-        adjusted = self.scores - self.slopes @ self.guides
-        self.effects = self._effects(adjusted - self.mean[self.rows])
-        left = adjusted - self.effects[self.places]
-        self.row = self._sum_rows(self.weight * left)
-        self.left = left - self.row[self.rows]
-        total = max(float(self.degrees.sum()), 1.0)
-        if len(self.guides):
-            whole = self.left + self.slopes @ self.within
-            own = np.square(self.within).sum(axis=1) / total  # as if one more score had shown no slope
-            ridge = np.diag(np.where(own > 0, own, 1.0))
-            slopes = np.linalg.solve(self.within @ self.within.T + ridge, self.within @ whole)
-            self.slopes = shrinkage.slope_share * slopes
-        squares = self._sum_rows(np.square(self.left))
-        pooled = float(squares.sum()) / total
-        if pooled <= 0:  # one column says nothing of the noise: half of what it shows
-            pooled = 0.5 * float(self.row[self.seen].var())
-        self.tiny = 1e-18 + 1e-15 * float(np.square(self.scores).mean())
-        pooled = max(pooled, self.tiny)
-        prior_degrees = shrinkage.prior_degrees
-        own = (prior_degrees * pooled + squares) / (prior_degrees + self.degrees)
-        self.error = np.maximum(own * self.doubt, self.tiny)
-        self._prior(self.prior_variance or 0.5 * pooled)
-
-    def _prior(self, variance: float) -> None:
-        """The candidates' prior means and variance, and then their means."""
-        share = self.model.shrinkage.noise_share * self.error
-        features, row, error = self.model.features[self.seen], self.row[self.seen], share[self.seen]
-        trust = 1.0 / (error + variance)
-        ridge = np.full(features.shape[1], 1e-3 * trust.sum())
-        ridge[0] *= 1e-6
-        weighted = features * trust[:, None]
-        slopes = np.linalg.solve(features.T @ weighted + np.diag(ridge), weighted.T @ row)
-        self.prior = self.model.features @ slopes
-        unexplained = float(np.average(np.square(row - self.prior[self.seen]) - error, weights=trust))
-        self.prior_variance = max(unexplained, 0.05 * float(row.var()), self.tiny)
-        kept = np.where(self.seen, self.prior_variance / (self.prior_variance + share), 0.0)
-        self.mean = self.prior + kept * np.where(self.seen, self.row - self.prior, 0.0)
-
-    def estimate(self, widening: float) -> Estimate:
-        beliefs = Beliefs.of(self.row, np.where(self.seen, widening * self.error, np.inf), self.prior)
-        pulls = np.zeros((self.n, len(self.effects)))
-        pulls[self.rows, self.places] = self.excess * self.left
-        shift = float(self.model.columns.weights(len(self.effects)) @ self.effects)
-        return Estimate(self.mean + shift, beliefs, pulls, self.model.random)
+    Maximum likelihood, by a few steps of its own equations: who has gone deeper was chosen by the scores themselves,
+    and of the simple estimators only the likelihood's does not mind. Two standard errors are added to the variance.
+    """
+    least = max(_LEAST_PRIOR * float(estimate.var()), _TINY)
+    variance = max(float(estimate.var() - error.mean()), least)
+    design = np.column_stack([np.ones(len(features)), features])
+    for _ in range(_PRIOR_STEPS):
+        trust = 1 / (error + variance)
+        ridge = np.diag(np.append(_TINY, np.full(features.shape[1], _RIDGE))) * trust.sum()
+        weighted = design[seen] * trust[:, None]
+        line = np.linalg.solve(weighted.T @ design[seen] + ridge, weighted.T @ estimate)
+        left = estimate - design[seen] @ line
+        squared = np.square(trust)
+        signal = max(float(np.average(np.square(left) - error, weights=squared)), 0.0)
+        variance = max(signal + _PRIOR_ERRORS * math.sqrt(2 / float(squared.sum())), least)
+    return design @ line, variance

@@ -1,4 +1,4 @@
-"""In which order pseudo-references are used, and how much each of the first d of them stands for."""
+"""The order in which pseudo-references are used, and what the first d of them say of all."""
 
 from __future__ import annotations
 
@@ -7,120 +7,146 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...candidates import FloatArray, IntArray
-from ...config import Configured, integer, number, setting
 
-# More profile columns than this change nothing and cost time.
-_PROFILE = 64
+# A pseudo-reference with this share of all draws is always used: alone it can decide.
+_CERTAIN = 1 / 24
+# How little the weights may move from those of the sampling, in columns: 4 columns of one kind move them halfway.
+_RIDGE = 4.0
+# Variances count half the columns by what they stand for and half evenly, so that a few heavy ones do not hide others.
+_EVEN = 0.5
+# A column that the fit follows nearly exactly would have an infinite residual.
+_MOST_LEVERAGE = 0.8
+_TINY = 1e-12
 
 
-@dataclass(frozen=True)
-class Calibration(Configured):
-    """How the first few pseudo-references are made to stand for all."""
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """How scores against the first d pseudo-references become an estimate of the mean over all.
 
-    heavy: int = setting(
-        4, integer(0), help="so many that were drawn most come first: a rare one can mislead when it is the only one."
-    )
-    ridge: float = setting(
-        4.0,
-        number(0, above=True),
-        help="how far the weights may move from those of the sampling, less the larger it is.",
-    )
+    Args:
+        weights: (d,) of the estimate: each column's own share, and `extra`.
+        extra: (d,) what each stands for beyond its own share.
+        design, solve: (d, p) and (p, d); `design @ (solve @ scores)` is what the profiles explain of the scores.
+        keep: (d,) 1 − leverage: residuals divided by it are those of a fit that has not seen the column.
+        blame: (d,) how much each residual counts for the variance, summing to 1.
+        doubt: the estimate's variance for residuals of variance 1; 0 with all columns.
+        degrees: of freedom of that variance.
+        effective: number of evenly weighted columns that the unseen ones are judged by.
+    """
+
+    weights: FloatArray
+    extra: FloatArray
+    design: FloatArray
+    solve: FloatArray
+    keep: FloatArray
+    blame: FloatArray
+    doubt: float
+    degrees: float
+    effective: float
+
+    @classmethod
+    def complete(cls, shares: FloatArray) -> Rule:
+        """Make the rule for all columns: exact."""
+        d = len(shares)
+        nothing = np.zeros(d)
+        even = np.full(d, 1.0 / d)
+        return cls(shares, nothing, np.ones((d, 1)), even[None], np.ones(d), even, 0.0, np.inf, np.inf)
 
 
 @dataclass(eq=False)
 class Columns:
-    """The pseudo-references in the order in which they are used, and weights that make the first few stand for all.
+    """Pseudo-references in the order of use.
 
-    After the most drawn, they come as drawn by weight without replacement. The first d are then nearly a sample whose
-    inclusion probabilities are known ("Summarizing data using bottom-k sketches", Cohen & Kaplan 2007), and `weights`
-    starts from those. Where pseudo-references are candidates too, the scores of all candidates against the first few
-    are a profile of every text, known for the whole population; `weights` are moved so that the sample's mean profile
-    comes close to the population's: a calibration estimator ("Calibration estimators in survey sampling", Deville &
-    Särndal 1992) in which the matrix itself is the auxiliary variable. A sample that has too many pseudo-references of
-    one kind is corrected by that.
+    First those with a large share, then the others as drawn by weight without replacement: the first d are a sample
+    whose inclusion probabilities are known ("Summarizing data using bottom-k sketches", Cohen & Kaplan 2007), and each
+    stands for its own share and for unseen ones in proportion to w (1 − π) / π. Where pseudo-references are candidates
+    too, the scores of all candidates against the very first columns are a *profile* of every text, known for the whole
+    population: weights are moved until the sample's mean profile comes close to that of the unseen ("Calibration
+    estimators in survey sampling", Deville & Särndal 1992). A sample with too many texts of one kind is corrected so.
 
     Args:
-        shares: (M,) how much every pseudo-reference counts, summing to 1.
-        order: (M,) which pseudo-reference comes when.
-        arrivals: (M + 1,) when, in that order; infinity at the end.
-        candidate: (M,) which candidate has the same text, -1 for none.
-        ridge: of the calibration.
+        shares: (m,) how much every pseudo-reference counts, summing to 1.
+        candidate: (m,) which candidate has the same text, -1 for none.
+        arrivals: (m,) when each comes; 0 for those that are always used.
+        order: (m,) which comes when.
+        profiles: (m, p) of the texts, of variance 1 and mean 0; 0 where unknown.
     """
 
     shares: FloatArray
-    order: IntArray
-    arrivals: FloatArray
     candidate: IntArray
-    ridge: float
-    _profiles: FloatArray | None = None
-    _known: dict[int, FloatArray] = field(default_factory=dict)
+    arrivals: FloatArray
+    order: IntArray
+    profiles: FloatArray
+    _rules: dict[int, Rule] = field(default_factory=dict)
 
     @classmethod
-    def draw(
-        cls,
-        shares: FloatArray,
-        ties: IntArray,
-        candidate: IntArray,
-        random: np.random.Generator,
-        calibration: Calibration,
-    ) -> Columns:
-        """A random order. `ties` is a rank of the texts that does not depend on the order in which they were given."""
+    def draw(cls, shares: FloatArray, ties: IntArray, candidate: IntArray, random: np.random.Generator) -> Columns:
+        """Draw an order; `ties` ranks the texts, so that the order in which they were given has no influence."""
         waiting = np.empty(len(shares))
         waiting[np.argsort(ties)] = random.exponential(size=len(shares))
-        arrivals = waiting / shares
-        arrivals[np.lexsort((arrivals, -shares))[: calibration.heavy]] = 0.0
+        waiting /= shares
+        arrivals = np.where(shares >= _CERTAIN, 0.0, waiting)
         order = np.lexsort((waiting, -shares * (arrivals == 0), arrivals))
-        return cls(shares, order, np.append(arrivals[order], np.inf), candidate, calibration.ridge)
+        return cls(shares, candidate, arrivals, order, np.empty((len(shares), 0)))
 
     def __len__(self) -> int:
         return len(self.order)
 
-    def inclusion(self, depth: int) -> FloatArray:
-        """(depth,) how probable it was that each of the first came so early, by its weight."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            chance = -np.expm1(-self.shares[self.order[:depth]] * self.arrivals[depth])
-        return np.where(chance > 0, chance, 1.0)
+    def place_of_own(self, candidates: int) -> IntArray:
+        """Return (n,) the place of each candidate's own text, m if it is no pseudo-reference."""
+        place = np.full(candidates, len(self))
+        known = self.candidate[self.order] >= 0
+        place[self.candidate[self.order[known]]] = np.flatnonzero(known)
+        return place
 
-    def learn(self, scores: FloatArray, rows: IntArray, size: int) -> None:
-        """Take (k, d) scores of candidates `rows` (of `size`) against the first d as the profiles of their texts."""
-        scores = scores[:, :_PROFILE]
-        holds = np.full(size, -1)
-        holds[rows] = np.arange(len(rows))
-        place = np.where(self.candidate >= 0, holds[self.candidate], -1)
-        known = place >= 0
-        share = np.bincount(place[known], weights=self.shares[known], minlength=len(rows)).astype(np.float64)
-        self._known.clear()
-        self._profiles = None
-        if share.sum() <= 0:
+    def learn(self, scores: FloatArray) -> None:
+        """Take (n, p) scores of the candidates against the first columns, NaN where unknown, as profiles."""
+        found = np.where((self.candidate >= 0)[:, None], scores[self.candidate], np.nan)
+        known = ~np.isnan(found).any(axis=1)
+        share = self.shares * known
+        self._rules.clear()
+        self.profiles = np.zeros_like(found)
+        if known.sum() < 3:
             return
-        share /= share.sum()
-        centred = scores - share @ scores
-        spread = float(np.sqrt((share @ np.square(centred)).mean()))
-        if spread > 1e-12 * max(1.0, float(np.abs(scores).max())):
-            self._profiles = np.where(known[:, None], centred[place] / spread, 0.0)
+        centred = found[known] - share[known] @ found[known] / share.sum()
+        spread = float(np.sqrt((share[known] @ np.square(centred)).sum() / share.sum()))
+        if spread > _TINY * max(1.0, float(np.abs(found[known]).max())):
+            self.profiles[known] = centred / spread
 
-    def weights(self, depth: int) -> FloatArray:
-        """(depth,) what each of the first stands for, summing to 1; the shares themselves when all are used."""
-        if depth not in self._known:
-            self._known[depth] = self._calibrated(depth)
-        return self._known[depth]
+    def rule(self, depth: int) -> Rule:
+        """Return what to make of the first `depth` columns."""
+        if depth not in self._rules:
+            self._rules[depth] = self._make(depth)
+        return self._rules[depth]
 
-    def _calibrated(self, depth: int) -> FloatArray:
-        start = self.shares[self.order[:depth]] / self.inclusion(depth)
-        start /= start.sum()
-        if self._profiles is None or depth in (1, len(self)):
-            return start
-        profiles = self._profiles[self.order[:depth]]
-        width = profiles.shape[1]
-        system = profiles.T @ profiles / width + self.ridge / depth * np.eye(width)
-        moved = start - profiles @ np.linalg.solve(system, profiles.T @ start) / width
-        return np.asarray(moved / moved.sum())
-
-    def excess(self, depth: int) -> FloatArray:
-        """(depth,) what each stands for beyond its own share."""
-        return np.asarray(self.weights(depth) - self.shares[self.order[:depth]])
-
-    def doubt(self, depth: int) -> float:
-        """The variance of a weighted mean of the first few against that of all, for entries of variance 1."""
-        unseen = self.shares[self.order[depth:]]
-        return float(np.square(self.excess(depth)).sum() + np.square(unseen).sum())
+    def _make(self, d: int) -> Rule:
+        shares, profiles = self.shares[self.order], self.profiles[self.order]
+        rest = float(shares[d:].sum())
+        if d == len(self) or rest <= _TINY:
+            return Rule.complete(shares[:d])
+        always = self.arrivals[self.order[:d]] == 0
+        chance = np.where(always, 1.0, -np.expm1(-shares[:d] * self.arrivals[self.order[d]]))
+        stands = shares[:d] * (1 - chance) / chance
+        start = stands / stands.sum() if stands.sum() > _TINY else np.full(d, 1.0 / d)
+        mixed = _EVEN / d + (1 - _EVEN) * start
+        size = 1 / float(np.square(mixed).sum())
+        design = np.column_stack([np.ones(d), profiles[:d]])
+        gap = np.append(1.0, shares[d:] @ profiles[d:] / rest) - start @ design
+        ridge = np.diag(np.append(_TINY, np.full(design.shape[1] - 1, _RIDGE / size)))
+        weighted = design * mixed[:, None]
+        inverse = np.linalg.inv(weighted.T @ design + ridge)
+        extra = rest * (start + weighted @ (inverse @ gap))
+        bias = rest**2 * float(gap @ inverse @ ridge @ inverse @ gap)
+        squares = np.square(extra)
+        leverage = np.minimum(np.einsum("ij,jk,ik->i", weighted, inverse, design), _MOST_LEVERAGE)
+        return Rule(
+            shares[:d] + extra,
+            extra,
+            design,
+            inverse @ weighted.T,
+            1 - leverage,
+            0.5 * squares / squares.sum() + 0.5 * mixed,
+            float(squares.sum() + np.square(shares[d:]).sum()) + bias,
+            max(size - float(np.trace(inverse @ weighted.T @ design)), 0.5),
+            1 / float(np.square(start).sum()),
+        )

@@ -1,260 +1,416 @@
-"""One source in rounds: who has been scored against how many pseudo-references, and what that says of them."""
+"""One source in rounds: who has been scored against how many pseudo-references, and who comes next."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...candidates import FloatArray, IntArray
-from ...config import Configured, integer, number, setting
 from ...matrix import ObservedScores, Pairs
-from ...recipe import Budget
 from ...scoring import Ask
-from ..base import Problem, Steps
+from ..base import Problem, Steps, gains
 from .guide import Guide
-from .model import Additive, Estimate, Shrinkage
-from .reference_weights import Calibration, Columns
+from .model import Beliefs, Part, believe
+from .reference_weights import Columns
+from .scores import Effects, Scores, unit_of
 
-# The guides together may take this part of a time limit.
-_GUIDES_TIME = 0.5
+# Every candidate of the first round meets two pseudo-references: one cannot tell noise from quality.
+_FIRST = 2
+# Some, drawn at random, meet nine at once: an eighth of all, at least six and at most twelve. The others that go deeper
+# do so because they look good or are like the leader: they say too little of how much scores vary, and of how hard
+# columns are.
+_SAMPLED_DEPTH, _SAMPLED_SHARE, _SAMPLED = 9, 1 / 8, (6, 12)
+# With a time limit the first scores are few: nothing is known of how long one takes.
+_FIRST_TIMED = 16
+# The next depth is a third more.
+_GROWTH = 1.35
+# Scores of a round, per candidate and as a share of all so far: larger rounds waste scores, smaller ones time.
+_PER_CANDIDATE, _OF_ALL = 0.15, 0.1
+# Who could gain less than this share of what the most promising one could gets no more scores.
+_LEAST_OF_BEST = 0.02
+# Who could gain a twentieth of the bound must have been judged by six columns' worth of the unseen ones before a stop.
+_RIVAL, _COLUMNS = 0.05, 6.0
+# A stop needs a probability of at most 5% that the loss is above the bound, and not only its mean below.
+_RISK = 0.05
+# A stated loss never falls to less than this share of the one before: small ones come by chance.
+_FALL = 0.3
+# Variances are taken to be smaller than they look if estimates move less than they should, at most to 0.3. That rests
+# on 8 moves as expected and at most 16 of a round, each of which counts 0.6 as much a round later.
+_LEAST_TRUST, _EXPECTED_MOVES, _FADE, _MOST_MOVES, _FARTHEST = 0.3, 8.0, 0.6, 16, 9.0
+# A guide is tried on 48 candidates before anything is spent on it.
+_TRIED = 48
+# Rounds seldom need more scores per candidate: a guide cannot save more.
+_USUAL = 12
+# It must explain 4% of what the target's scores vary, and scores every candidate against at least four columns.
+_LEAST_AGREEMENT, _LEAST_GUIDED = 0.04, 4
+_TINY = 1e-18
 
 
-@dataclass(frozen=True)
-class Pace(Configured):
-    """How a budget is spent."""
-
-    first_share: float = setting(
-        0.5,
-        number(0, 1, above=True),
-        help="the part of it, or of what a later step adds, that the first round may spend.",
-    )
-    first_depth: int = setting(
-        2, integer(1), help="pseudo-references that a candidate of the first round is scored against, at least."
-    )
-    rounds: int = setting(4, integer(1), help="how many follow, each with fewer candidates and deeper.")
-    doubt: float = setting(
-        1.0, number(0), help="a candidate gets the benefit of so many deviations when the next round is chosen."
-    )
-    first_step: float = setting(
-        4.0,
-        number(0, above=True),
-        help="where the budget need not be spent, it is opened step by step, from so many scores per candidate.",
-    )
-    least_agreement: float = setting(
-        0.2, number(-1, 1), help="a guide whose scores correlate less with the target's gets no more of its budget."
-    )
-
-
-@dataclass(eq=False)
 class Race:
-    """Target scores so far, and what they say.
+    """The target's scores so far, what they say, and what is asked next.
 
     Args:
         problem: the source.
-        pace, shrinkage, calibration: the decoder's settings.
+        guides: that may be used.
+
+    Attributes:
+        unit: of all scores inside, a power of 2, so that scores of any size can be squared. Losses and bounds are in
+            the target's own.
     """
 
-    problem: Problem
-    guide_budgets: Sequence[Budget]
-    pace: Pace
-    shrinkage: Shrinkage
-    calibration: Calibration
-    estimate: Estimate | None = None
-    sizes: list[int] = field(default_factory=list)
-    trials: list[Pairs] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        problem = self.problem
+    def __init__(self, problem: Problem, guides: Sequence[Guide]) -> None:
+        self.problem, self.guides = problem, guides
         self.n, self.m = problem.shape
         self.by_text = _ranks(problem.candidates.texts)
         place = {text: k for k, text in enumerate(problem.candidates.texts)}
         candidate = np.array([place.get(text, -1) for text in problem.references.texts], dtype=np.int64)
         ties = _ranks(problem.references.texts)
         random = np.random.default_rng(problem.seed_for(0))
-        self.columns = Columns.draw(problem.references.weights, ties, candidate, random, self.calibration)
+        self.columns = Columns.draw(problem.references.weights, ties, candidate, random)
+        self.own = self.columns.place_of_own(self.n)
         self.random = np.random.default_rng(problem.seed_for(1))
-        logprobs = problem.candidates.logprobs
-        standing = np.zeros(self.n) if logprobs is None else -logprobs
-        self.standing = np.lexsort((self.by_text, standing, -problem.candidates.counts))
-        self.guides = [
-            Guide(scorer, np.empty((self.n, 0)), budget.pairs(problem.shape, problem.drawn) // self.n)
-            for scorer, budget in zip(problem.guides, self.guide_budgets, strict=True)
-        ]
-        self.depth = np.zeros(self.n, dtype=np.int64)
-        self.pool = self.n
-        self.block: IntArray = np.empty(0, dtype=np.int64)
-        self.values = np.empty(0)
-        self.rows: IntArray = np.empty(0, dtype=np.int64)
-        self.places: IntArray = np.empty(0, dtype=np.int64)
-        self.model = Additive(self.columns, np.ones((self.n, 1)), [], self.random, self.shrinkage)
-        self._take_in()
+        self.shuffled = np.argsort(self.random.random(self.n)[self.by_text])
+        self.levels = _levels(self.m)
+        self.unit = 1.0
+        self.scores = Scores.none(self.n)
+        self.bonus = np.zeros(self.n)
+        self.guide: Guide | None = None
+        self.sampled: IntArray = np.empty(0, dtype=np.int64)
+        self.sizes: list[int] = []
+        self.trials: list[Pairs] = []
+        self.regret, self.confidence, self.risk = math.inf, 0.0, 1.0
+        self.beliefs = Beliefs.none(self.n)
+        self._effects: list[Effects] = []
+        self._before: tuple[Beliefs, IntArray] | None = None
+        self._moved = (0.0, 0.0)
+        self._profiled = 0
+        self._step = _FIRST
+
+    # What there is
 
     @property
     def spent(self) -> int:
-        return len(self.values)
+        return len(self.scores.values)
 
     @property
-    def leader(self) -> int:
-        return int(self.ranking()[0])
-
-    @property
-    def mean(self) -> FloatArray:
-        """(N,) expected gains; before any score what the guides say."""
-        return self.favours if self.estimate is None else self.estimate.mean
-
-    @property
-    def deviation(self) -> FloatArray:
-        """(N,) their standard deviations."""
-        return np.zeros(self.n) if self.estimate is None else self.estimate.deviation
-
-    @property
-    def regret(self) -> float:
-        """What the leader is expected to lose against the best."""
-        return math.inf if self.estimate is None else self.estimate.regret(self.leader)
-
-    @property
-    def confidence(self) -> float:
-        """Probability that the leader is the best."""
-        return 0.0 if self.estimate is None else self.estimate.confidence(self.leader)
+    def scale(self) -> float:
+        """The scale of a utility that does not know its own: 1 or, if scores are larger, the largest."""
+        return max(1.0, self.unit * float(np.abs(self.scores.values).max(initial=0.0)))
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to score."""
-        return int(self.depth.min()) == self.m
+        return int(self.scores.depth.min()) == self.m
+
+    @property
+    def mean(self) -> FloatArray:
+        """(N,) expected gains."""
+        shifts = [self.columns.rule(len(effect.column)).weights @ effect.column for effect in self._effects]
+        return np.asarray(self.unit * (self.beliefs.mean - self.bonus + sum(shifts)))
+
+    @property
+    def deviation(self) -> FloatArray:
+        """(N,) their standard deviations, leaving out what moves all candidates alike."""
+        return np.asarray(self.unit * self.beliefs.deviation)
 
     def ranking(self) -> IntArray:
-        """(N,) candidates from best to worst; the best is one of those that were judged by many, not by lucky few."""
-        order = np.lexsort((self.by_text, -self.mean))
-        leader = int(np.argmax(2 * self.depth[order] >= self.depth.max()))
-        return np.concatenate([order[leader : leader + 1], np.delete(order, leader)])
+        """(N,) candidates from best to worst; the leader is first, judged by many columns and not by a lucky few."""
+        order = np.lexsort((self.by_text, -self.beliefs.mean))
+        leader = self.beliefs.leader
+        return np.concatenate([[leader], order[order != leader]])
 
     def observed(self, sign: float) -> ObservedScores:
         """The target's scores."""
-        columns = self.columns.order[self.places]
-        values = self.values if self.problem.bonus is None else self.values - self.problem.bonus[self.rows]
-        return ObservedScores.unsorted(self.rows, columns, sign * values, (self.n, self.m))
+        return self._observed(self.scores, sign * self.unit * self.scores.values)
 
     def guide_scores(self) -> tuple[ObservedScores, ...]:
         """The guides' scores."""
-        return tuple(guide.scores(self.columns.order, self.m) for guide in self.guides)
+        return tuple(
+            self._observed(guide.scores, gains(guide.scorer.utility, guide.unit * guide.scores.values))
+            for guide in self.guides
+        )
 
-    def spend(self, budget: int, share: float) -> Steps[None]:
-        """Go on until `budget` target scores and `share` of the guides' budgets have been spent in all."""
-        yield from self._consult(share)
-        left = budget - self.spent
-        first = self.affordable(max(int(self.pace.first_share * left), min(2 * self.pace.first_depth, left)))
-        pool = self._pool(first)
-        yield from self._deepen(pool, first)
-        depth = max(int(self.depth[pool].min()), 1)
-        for to_go in range(self.pace.rounds, 0, -1):
-            allowance = self.affordable(budget - self.spent) // to_go
-            if allowance < 1 or self.finished:
-                continue
-            hopeful = self._hopeful(min(max(allowance // depth, 2), allowance), allowance)
-            yield from self._deepen(hopeful, allowance)
-            depth *= 2
+    def _observed(self, scores: Scores, values: FloatArray) -> ObservedScores:
+        return ObservedScores.unsorted(scores.rows, self.columns.order[scores.places], values, (self.n, self.m))
 
     def affordable(self, scores: int) -> int:
-        """So many more target scores, or those that there is time for."""
+        """That number of target scores, or what there is time for."""
         return self.problem.meter.affords(self.problem.target, scores)
 
-    def _pool(self, allowance: int) -> IntArray:
-        """Who takes part: more and more candidates while there are new ones, then half as many in every step."""
-        if self.block.size < self.n:
-            self._widen(min(self.n, max(2, self.block.size + allowance // self.pace.first_depth)))
-            return self.block
-        self.pool = max(self.pool // 2, 2)
-        return self._hopeful(self.pool, allowance)
+    # The first round, and the guides
 
-    def _hopeful(self, size: int, allowance: int) -> IntArray:
-        """So many that can still be the best and have scores to come; more where these could not take the allowance."""
-        order = np.lexsort((self.by_text, -(self.mean + self.pace.doubt * self.deviation)))
-        order = order[self.depth[order] < self.m]
-        needed = int(np.searchsorted(np.cumsum(self.m - self.depth[order]), allowance)) + 1
-        return order[: max(size, needed)]
+    def begin(self, allowance: int, more: int) -> Steps[None]:
+        """Score the candidates drawn most, all if possible, against the first two pseudo-references.
 
-    def _consult(self, share: float) -> Steps[None]:
-        """Score all candidates by the guides, as far as `share` of their budgets reaches."""
-        new = False
-        for place, guide in enumerate(self.guides, 1):
-            width = min(guide.most, max(1, math.ceil(share * guide.most)))
-            agreement = guide.agreement(self.values, self.rows, self.places)
-            if width > guide.width and agreement >= self.pace.least_agreement:
-                part = _GUIDES_TIME * place / len(self.guides)
-                yield from guide.extend(self.problem, self.columns.order[:width], part)
-                new = True
-        if new:
-            self._take_in()
+        Args:
+            allowance: scores for that.
+            more: scores that some of them may have beyond.
+        """
+        first = min(_FIRST, self.m, allowance)
+        pool = self._standing()[: max(1, allowance // first)]
+        if self.problem.meter.limit < math.inf:
+            yield from self._ask(pool[:_FIRST_TIMED], np.full(_FIRST_TIMED, first))
+            pool = pool[: max(_FIRST_TIMED, self.affordable(first * len(pool)) // (2 * first))]
+        yield from self._ask(pool, np.full(len(pool), first))
+        deep = self.levels[min(int(np.searchsorted(self.levels, _SAMPLED_DEPTH)), len(self.levels) - 1)]
+        number = int(np.clip(_SAMPLED_SHARE * len(pool), *_SAMPLED))
+        scores = number * int(deep - first)
+        if scores <= more and self.affordable(2 * scores) == 2 * scores:
+            self.sampled = self.shuffled[np.isin(self.shuffled, pool)][:number]
+            yield from self._ask(self.sampled, np.full(len(self.sampled), deep))
 
-    def _take_in(self) -> None:
-        """What is known of every candidate besides the target's scores."""
-        known, residuals = [self.problem.candidates.features], []
-        self.favours = np.zeros(self.n)
+    def _standing(self) -> IntArray:
+        """Candidates in the order of the first round: those drawn most; with guides half of them are theirs."""
+        logprobs = self.problem.candidates.logprobs
+        probable = np.zeros(self.n) if logprobs is None else -logprobs
+        drawn = np.lexsort((self.by_text, probable, -self.problem.candidates.counts))
+        favours = np.zeros(self.n)
         for guide in self.guides:
-            if guide.width:
-                self.columns.learn(guide.block, np.arange(self.n), self.n)
-                mean = guide.block @ self.columns.weights(guide.width)
-                left = guide.block - mean[:, None]
-                known.append(mean[:, None])
-                residuals.append(left - left.mean(axis=0))
-                self.favours += _standard(mean[:, None]).sum(axis=1)
-        features = np.column_stack([np.ones(self.n), *map(_standard, known)])
-        self.model.features, self.model.guides = features, residuals
-        if self.spent:
-            self._profile()
+            if len(guide.scores.values):
+                favours += _standard(guide.fit(self.own).row[:, None]).sum(axis=1)
+        if not favours.any():
+            return drawn
+        mixed = np.stack([np.lexsort((self.by_text, -favours)), drawn], axis=1).ravel()
+        return mixed[np.sort(np.unique(mixed, return_index=True)[1])]
 
-    def _widen(self, size: int) -> None:
-        """Candidates of the first round: those drawn most; with guides half are theirs and a quarter is random."""
-        if size <= self.block.size:
-            return
-        chosen = self.standing
-        if self.model.guides and size < self.n:
-            favourites = np.lexsort((self.by_text, -self.mean))[: math.ceil(size / 2)]
-            others = chosen[~np.isin(chosen, favourites)]
-            prominent, rest = np.split(others, [math.ceil(size / 4)])
-            rest = rest[np.argsort(self.random.random(self.n)[self.by_text[rest]])]
-            chosen = np.concatenate([favourites, prominent, rest])
-        new = chosen[~np.isin(chosen, self.block)][: size - self.block.size]
-        self.block = np.concatenate([self.block, new])
+    def consult(self) -> Steps[None]:
+        """Spend half of the guides' budgets on all candidates, for a budget that is spent anyway."""
+        every, order = np.arange(self.n), self.columns.order
+        for guide in self.guides:
+            width = min(max(guide.most // self.n // 2, 1), self.m)
+            if self.problem.meter.limit < math.inf:
+                yield from guide.extend(self.problem, order, every, np.ones(self.n, dtype=np.int64))
+                width = max(1, self.problem.meter.affords(guide.scorer, width * self.n, guide.time) // self.n)
+            yield from guide.extend(self.problem, order, every, np.full(self.n, width))
 
-    def _deepen(self, rows: IntArray, allowance: int) -> Steps[None]:
-        """Bring all `rows` to the same depth, as deep as the allowance reaches, and take the scores in."""
-        depth = reach(self.depth[rows], allowance, self.m)
-        counts = np.maximum(depth - self.depth[rows], 0)
-        if not counts.any():
-            return
-        new_rows = np.repeat(rows, counts)
-        new_places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + self.depth[new_rows]
-        target = self.problem.target
-        columns = self.columns.order[new_places]
-        scores = yield Ask(target, new_rows, columns)
-        self.values = np.concatenate([self.values, self.problem.merit(target.utility, scores, new_rows)])
-        self.rows = np.concatenate([self.rows, new_rows])
-        self.places = np.concatenate([self.places, new_places])
-        self.depth[rows] = np.maximum(self.depth[rows], depth)
-        self.sizes.append(len(rows))
-        self.trials.append(Pairs(new_rows, columns, (self.n, self.m)))
+    def choose_guide(self) -> None:
+        """Take the guide that agrees most as a control variate, if it knows all that the target has scored."""
+        usable = []
+        for guide in self.guides:
+            guide.relate(self.scores, self.own)
+            if guide.agreement >= _LEAST_AGREEMENT and bool((guide.scores.depth >= self.scores.depth).all()):
+                usable.append(guide)
+        self.guide = max(usable, key=lambda guide: guide.agreement, default=None)
+
+    def try_guides(self, bound: float) -> Steps[None]:
+        """Take the guide that saves most, if one saves more than it costs: a few pairs of the target's tell."""
+        others = self.shuffled[~np.isin(self.shuffled, self.sampled)]
+        tried = np.concatenate([self.sampled, others])[:_TRIED]
+        texts = len({*self.problem.candidates.texts, *self.problem.references.texts})
+        saved, paying = self._remaining(bound), []
+        for guide in self.guides:
+            if guide.text_price * len(tried) > saved:
+                continue
+            if (yield from guide.extend(self.problem, self.columns.order, tried, self.scores.depth[tried])):
+                guide.relate(self.scores, self.own)
+                if guide.pays(saved, self._guided(guide, self.scores.depth), texts):
+                    paying.append(guide)
+        for guide in sorted(paying, key=lambda guide: guide.factor):
+            if (yield from self._follow(guide, np.arange(self.n))):
+                self.guide = guide
+                return
+
+    def _remaining(self, bound: float) -> float:
+        """Expect how many more scores are needed: for a deviation of half of how far each candidate is behind.
+
+        Candidates as good as the leader would need all columns, but then the choice between them matters little.
+        """
+        depth = self.scores.depth
+        needed = np.maximum(-self.beliefs.ahead, 0) / 2 + max(bound / self.unit, _TINY)
+        reached = np.minimum(np.square(self.beliefs.deviation / needed) * np.maximum(depth, 1), self.m)
+        return min(float(np.maximum(reached - depth, 0).sum()), float(_USUAL * self.n))
+
+    def _guided(self, guide: Guide, depth: IntArray) -> IntArray:
+        """How many columns of the guide belong to a depth of the target."""
+        columns = np.ceil(np.minimum(guide.ratio, self.m) * depth).astype(np.int64)
+        return np.asarray(np.clip(columns, min(_LEAST_GUIDED, self.m), self.m))
+
+    def _follow(self, guide: Guide, rows: IntArray) -> Steps[bool]:
+        """Bring the guide as far as belongs to the target's depths, or just as far; False if it has no budget left."""
+        depth = self.scores.depth[rows]
+        for wanted in (self._guided(guide, depth), depth):
+            if (yield from guide.extend(self.problem, self.columns.order, rows, wanted)):
+                return True
+        return False
+
+    # Round after round
+
+    def judge(self) -> None:
+        """Fit everything anew, and let the best lead if it has been judged by as many columns as the leader."""
+        scores, guide = self.scores, self.guide
+        parts = [Part(scores, scores.values)]
+        if guide is not None:
+            guide.relate(scores, self.own)
+            explained = guide.slope * guide.scores.values
+            parts = [Part(scores, scores.values - guide.slope * guide.scores.at(scores)), Part(guide.scores, explained)]
+        self._effects = [Effects.fit(scores, parts[0].values, self.own, next(iter(self._effects), None))]
+        if guide is not None:
+            self._effects.append(guide.fit(self.own).times(guide.slope))
         self._profile()
-        self.estimate = self.model.fit(self.values, self.rows, self.places)
+        known = [self.problem.candidates.features]
+        known += [each.fit(self.own).row[:, None] for each in self.guides if each.scores.depth.all()]
+        features = np.column_stack([_standard(each) for each in known])
+
+        def believed(leader: int) -> Beliefs:
+            return believe(parts, self._effects, self.columns, self.own, features, self.bonus, leader, self._trust)
+
+        row = np.sum([effect.row for effect in self._effects], axis=0) + self.bonus
+        beliefs = believed(self._best(row) if self.beliefs.leader < 0 else self.beliefs.leader)
+        for _ in range(3):
+            best = self._best(beliefs.mean)
+            if best == beliefs.leader or scores.depth[best] < scores.depth[beliefs.leader]:
+                break
+            other = believed(best)
+            if other.mean[best] < other.mean[beliefs.leader]:
+                break
+            beliefs = other
+        self._learn(beliefs)
+        self.beliefs = beliefs
+
+    def _best(self, values: FloatArray) -> int:
+        """The best of those that have been scored; of equal ones the first by text."""
+        return int(np.lexsort((self.by_text, -np.where(self.scores.depth > 0, values, -np.inf)))[0])
 
     def _profile(self) -> None:
-        """The block that all candidates of the first round share, as profiles of their texts."""
-        width = int(self.depth[self.block].min())
-        if not width:  # a budget that does not reach one score for each of them
+        """Take the scores against the first columns as profiles, with typical ones for texts against themselves."""
+        depth = min(_FIRST, int(self.scores.depth.max()))
+        rows = np.flatnonzero(self.scores.depth >= depth)
+        if len(rows) == self._profiled:
             return
-        place = np.full(self.n, -1)
-        place[self.block] = np.arange(self.block.size)
-        inside = (place[self.rows] >= 0) & (self.places < width)
-        block = np.empty((self.block.size, width))
-        block[place[self.rows[inside]], self.places[inside]] = self.values[inside]
-        self.columns.learn(block, self.block, self.n)
+        self._profiled = len(rows)
+        block = self.scores.block(rows, depth)
+        itself = self.own[rows, None] == np.arange(depth)
+        level = block.mean(axis=0)
+        others = np.where(itself, 0.0, block - level).sum(axis=1) / np.maximum(depth - itself.sum(axis=1), 1)
+        profile = np.full((self.n, depth), np.nan)
+        profile[rows] = np.where(itself, others[:, None] + level, block)
+        self.columns.learn(profile)
+
+    @property
+    def _trust(self) -> float:
+        moved, expected = self._moved
+        return float(np.clip((_EXPECTED_MOVES + moved) / (_EXPECTED_MOVES + expected), _LEAST_TRUST, 1.0))
+
+    def _learn(self, now: Beliefs) -> None:
+        """Compare how far estimates have moved since the last round with how far they should have."""
+        before, self._before = self._before, (now, self.scores.depth)
+        if before is None or before[0].leader != now.leader:
+            return
+        old, depth = before
+        deeper = np.flatnonzero((self.scores.depth > depth) & (depth > 0))
+        deeper = deeper[deeper != now.leader]
+        if len(deeper) < 4:
+            return
+        moved = ((now.estimate - now.estimate[now.leader]) - (old.estimate - old.estimate[old.leader]))[deeper]
+        said = np.square(old.deviation[deeper]) / old.trust
+        fallen = np.maximum(said - np.square(now.deviation[deeper]) / now.trust, 0.2 * said)
+        squares = np.minimum(np.square(moved - moved.mean()) / np.maximum(fallen, _TINY), _FARTHEST)
+        number = min(len(deeper), _MOST_MOVES)
+        self._moved = _FADE * self._moved[0] + number * float(squares.mean()), _FADE * self._moved[1] + number
+
+    def state_loss(self, bound: float, always: bool) -> None:
+        """State what the leader is expected to lose; where that is above the bound in any case only if `always`."""
+        least = self.unit * float(self.beliefs.gains.max())
+        if least > bound and not always:
+            self.regret, self.risk = least, 1.0
+            return
+        lost, worse, self.risk = self.beliefs.outlook(self.random, bound / self.unit)
+        before = 0.0 if math.isinf(self.regret) else self.regret
+        self.regret, self.confidence = max(self.unit * lost, _FALL * before), 1.0 - worse
+
+    def settled(self, bound: float) -> bool:
+        """Whether the loss is small enough, as far as is known."""
+        return self.regret <= bound and self.risk <= _RISK
+
+    def unjudged(self, bound: float) -> IntArray:
+        """Rivals that could still gain much and have been judged by too few columns for a stop."""
+        promising = self.unit * self.beliefs.gains > _RIVAL * bound
+        return np.flatnonzero(promising & (self.scores.depth < self._least_depth()))
+
+    def _least_depth(self) -> int:
+        """How many columns must have judged a rival before a stop: fewer where little is unseen."""
+        for depth in self.levels[self.levels >= min(_FIRST, self.m)].tolist():
+            unseen = max(1.0 - float(self.columns.shares[self.columns.order[:depth]].sum()), 0.0)
+            if self.columns.rule(depth).effective >= _COLUMNS * math.sqrt(unseen):
+                return int(depth)
+        return self.m
+
+    def deepen(self, bound: float | None, allowance: int) -> Steps[None]:
+        """Score those who promise most per score; with a bound only those that matter for it."""
+        depth, leader, promise = self.scores.depth, self.beliefs.leader, self.beliefs.gains
+        wanted = self.levels[np.minimum(np.searchsorted(self.levels, depth, side="right"), len(self.levels) - 1)]
+        unjudged = np.empty(0, dtype=np.int64)
+        if bound is not None:
+            unjudged = self.unjudged(bound)
+            wanted[unjudged] = np.maximum(wanted[unjudged], self._least_depth())
+        cost = np.maximum(wanted - depth, 1)
+        order = np.lexsort((self.by_text, -promise / cost))
+        order = order[(depth[order] < self.m) & (order != leader)]
+        if bound is not None and self.settled(bound):
+            order = order[np.isin(order, unjudged)]
+        elif len(order):
+            useful = order[promise[order] > _LEAST_OF_BEST * float(promise.max())]
+            order = useful if len(useful) else order[:1]
+        most = min(allowance, max(int(_PER_CANDIDATE * self.n), int(_OF_ALL * self.spent), 1))
+        total = np.cumsum(cost[order])
+        order = order[: max(1, int(np.searchsorted(total, most, side="right")))]
+        reached = depth.copy()
+        reached[order] = wanted[order]
+        if bound is None and (not len(total) or total[-1] < most):  # a fixed budget has to go somewhere
+            reached[order] = np.maximum(reached[order], reach(depth[order], most, self.m))
+        first = np.array(list(dict.fromkeys([leader, self._best(self.beliefs.mean)])))
+        reached[first] = max(int(reached.max()), min(int(depth[leader]) + (not len(order)), self.m))
+        order = np.concatenate([first, order[~np.isin(order, first)]])
+        yield from self._ask(order, reached[order], allowance)
+
+    def halve(self, rounds: int, allowance: int) -> Steps[None]:
+        """Go on where a budget is spent in any case: fewer of the most promising, twice as deep, in each of the rounds.
+
+        Nobody has asked what the choice may lose, so depth counts more than knowing who is out.
+        """
+        part = min(max(allowance // rounds, 1), allowance)
+        order = np.lexsort((self.by_text, -(self.beliefs.mean + self.beliefs.deviation)))
+        order = order[self.scores.depth[order] < self.m]
+        size = max(part // self._step, 2)
+        self._step *= 2
+        needed = int(np.searchsorted(np.cumsum(self.m - self.scores.depth[order]), part)) + 1
+        order = order[: max(size, needed)]
+        depth = max(reach(self.scores.depth[order], part, self.m), int(self.scores.depth[order].min()) + 1)
+        yield from self._ask(order, np.full(len(order), depth), allowance)
+
+    def _ask(self, rows: IntArray, depth: IntArray, allowance: int | None = None) -> Steps[None]:
+        """Bring candidates to a depth each, the first of them first where the allowance does not reach for all."""
+        rows, places = self.scores.missing(rows, depth[: len(rows)])
+        rows, places = rows[:allowance], places[:allowance]
+        if not len(rows):
+            return
+        target, columns = self.problem.target, self.columns.order[places]
+        scores = yield Ask(target, rows, columns)
+        values = gains(target.utility, scores)
+        if not self.spent:
+            self.unit = unit_of(values)
+            if self.problem.bonus is not None:
+                self.bonus = self.problem.bonus / self.unit
+        self.scores = self.scores.with_new(rows, places, values / self.unit)
+        taking_part = np.unique(rows)
+        self.sizes.append(len(taking_part))
+        self.trials.append(Pairs(rows, columns, (self.n, self.m)))
+        if self.guide is not None and not (yield from self._follow(self.guide, taking_part)):
+            self.guide = None
+
+
+def _levels(most: int) -> IntArray:
+    """The depths that candidates go through."""
+    levels = [1, min(_FIRST, most)]
+    while levels[-1] < most:
+        levels.append(min(max(levels[-1] + 1, round(levels[-1] * _GROWTH)), most))
+    return np.unique(levels)
 
 
 def reach(depths: IntArray, allowance: int, most: int) -> int:
-    """To which common depth (at most `most`) candidates of these depths can be brought by `allowance` scores."""
+    """The common depth (at most `most`) that candidates of these depths can be brought to by `allowance` scores."""
     wanted = np.arange(1, most + 1)
     have = np.sort(depths)
     below = np.searchsorted(have, wanted, side="left")
