@@ -24,7 +24,7 @@ def test_few_candidates_are_decided_exactly_by_default():
 def test_fast_uses_one_target_score_per_row():
     got = ACPMBR(target="chrf", distilled="bleu", recipe="fast").rerank(CANDIDATES)
     assert got.calls["chrf"] <= 6
-    assert got.text == MBR().decode(CANDIDATES, target="chrf").text
+    assert got.text == "the cat sat"
 
 
 def test_without_a_distilled_utility_there_is_twice_as_much_to_spend():

@@ -114,7 +114,7 @@ class RoundsMBR(Decoder):
             return (yield from self.exact(problem, problem.target, reason))
         if self.time_limit is not None:
             problem.meter.limit = self.time_limit
-        race = Race(problem, self._guides(problem, budget))
+        race = Race(problem, self._guides(problem, budget), self.can_stop)
         if self.max_regret is None:
             yield from race.consult()
         first = min(max(int(_FIRST_SHARE * budget), min(4, budget)), 2 * len(problem))

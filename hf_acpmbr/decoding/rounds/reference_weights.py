@@ -80,12 +80,21 @@ class Columns:
     _rules: dict[int, Rule] = field(default_factory=dict)
 
     @classmethod
-    def draw(cls, shares: FloatArray, ties: IntArray, candidate: IntArray, random: np.random.Generator) -> Columns:
-        """Draw an order; `ties` ranks the texts, so that the order in which they were given has no influence."""
+    def draw(
+        cls, shares: FloatArray, ties: IntArray, candidate: IntArray, random: np.random.Generator, heaviest: int = 0
+    ) -> Columns:
+        """Draw an order.
+
+        Args:
+            ties: ranks of the texts, so that the order in which they were given has no influence.
+            heaviest: how many with the largest shares come first in any case: a rare one can mislead when it is one of
+                two, but with them the first are no longer drawn at random, as a stated loss supposes.
+        """
         waiting = np.empty(len(shares))
         waiting[np.argsort(ties)] = random.exponential(size=len(shares))
         waiting /= shares
         arrivals = np.where(shares >= _CERTAIN, 0.0, waiting)
+        arrivals[np.lexsort((waiting, -shares))[:heaviest]] = 0.0
         order = np.lexsort((waiting, -shares * (arrivals == 0), arrivals))
         return cls(shares, candidate, arrivals, order, np.empty((len(shares), 0)))
 

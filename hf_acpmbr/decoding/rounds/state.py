@@ -18,6 +18,8 @@ from .scores import Effects, Scores, unit_of
 
 # Every candidate of the first round meets two pseudo-references: one cannot tell noise from quality.
 _FIRST = 2
+# Where no stop rests on the loss, they are the most drawn.
+_HEAVIEST = 4
 # Some, drawn at random, meet nine at once: an eighth of all, at least six and at most twelve. The others that go deeper
 # do so because they look good or are like the leader: they say too little of how much scores vary, and of how hard
 # columns are.
@@ -43,6 +45,8 @@ _LEAST_TRUST, _EXPECTED_MOVES, _FADE, _MOST_MOVES, _FARTHEST = 0.3, 8.0, 0.6, 16
 _TRIED = 48
 # Rounds seldom need more scores per candidate: a guide cannot save more.
 _USUAL = 12
+# It is not even tried if the best guide of its price would not pay: one that explains 90%.
+_BEST_AGREEMENT = 0.9
 # It must explain 4% of what the target's scores vary, and scores every candidate against at least four columns.
 _LEAST_AGREEMENT, _LEAST_GUIDED = 0.04, 4
 _TINY = 1e-18
@@ -54,13 +58,14 @@ class Race:
     Args:
         problem: the source.
         guides: that may be used.
+        states_loss: whether it can stop at what is stated.
 
     Attributes:
         unit: of all scores inside, a power of 2, so that scores of any size can be squared. Losses and bounds are in
             the target's own.
     """
 
-    def __init__(self, problem: Problem, guides: Sequence[Guide]) -> None:
+    def __init__(self, problem: Problem, guides: Sequence[Guide], states_loss: bool) -> None:
         self.problem, self.guides = problem, guides
         self.n, self.m = problem.shape
         self.by_text = _ranks(problem.candidates.texts)
@@ -68,7 +73,9 @@ class Race:
         candidate = np.array([place.get(text, -1) for text in problem.references.texts], dtype=np.int64)
         ties = _ranks(problem.references.texts)
         random = np.random.default_rng(problem.seed_for(0))
-        self.columns = Columns.draw(problem.references.weights, ties, candidate, random)
+        self.columns = Columns.draw(
+            problem.references.weights, ties, candidate, random, 0 if states_loss else _HEAVIEST
+        )
         self.own = self.columns.place_of_own(self.n)
         self.random = np.random.default_rng(problem.seed_for(1))
         self.shuffled = np.argsort(self.random.random(self.n)[self.by_text])
@@ -201,7 +208,8 @@ class Race:
         texts = len({*self.problem.candidates.texts, *self.problem.references.texts})
         saved, paying = self._remaining(bound), []
         for guide in self.guides:
-            if guide.text_price * len(tried) > saved:
+            guide.agreement = _BEST_AGREEMENT
+            if not guide.pays(saved, self._guided(guide, self.scores.depth), texts):
                 continue
             if (yield from guide.extend(self.problem, self.columns.order, tried, self.scores.depth[tried])):
                 guide.relate(self.scores, self.own)
@@ -371,7 +379,7 @@ class Race:
         Nobody has asked what the choice may lose, so depth counts more than knowing who is out.
         """
         part = min(max(allowance // rounds, 1), allowance)
-        order = np.lexsort((self.by_text, -(self.beliefs.mean + self.beliefs.deviation)))
+        order = np.lexsort((self.by_text, -self.beliefs.mean))
         order = order[self.scores.depth[order] < self.m]
         size = max(part // self._step, 2)
         self._step *= 2
