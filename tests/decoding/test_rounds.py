@@ -509,3 +509,11 @@ def test_with_time_enough_a_time_limit_changes_nothing_of_the_choice():
     matrix, counts = clusters(6)
     got = decode(matrix, counts, 1000, time_limit=3600)
     assert lost(matrix, counts, got) == 0
+
+
+def test_a_recipe_that_an_earlier_version_saved_loads_if_it_left_the_constants_as_they_were():
+    saved = {**RoundsMBR().to_dict(), "calibration": {"heavy": 4, "ridge": 4.0}}
+    del saved["name"]
+    assert RoundsMBR.from_dict(saved) == RoundsMBR()
+    with pytest.raises(ValueError, match="'calibration' is not a setting"):
+        RoundsMBR.from_dict({**saved, "calibration": {"heavy": 12, "ridge": 4.0}})
