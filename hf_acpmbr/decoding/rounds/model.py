@@ -32,7 +32,7 @@ _NEGLIGIBLE = 0.003
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Summand:
     """A summand of the target's scores: the scores themselves; or what a guide leaves of them, and what it explains.
 
     Each part has its own columns seen, and is estimated apart: with a guide the first part varies little, and the
@@ -210,7 +210,7 @@ class Beliefs:
 
 
 def believe(
-    parts: Sequence[Part],
+    parts: Sequence[Summand],
     effects: Sequence[Effects],
     columns: Columns,
     own: IntArray,
@@ -241,7 +241,7 @@ def believe(
     return _posterior(compared, features, leader, trust, own_scores, bonus)
 
 
-def _own_scores(parts: Sequence[Part], own: IntArray, typical: FloatArray, columns: Columns) -> FloatArray:
+def _own_scores(parts: Sequence[Summand], own: IntArray, typical: FloatArray, columns: Columns) -> FloatArray:
     """Return (n,) what each candidate's score against itself adds to its mean: its share is known, and most of it.
 
     A text's score against itself is mostly the highest of all and tells nothing of other columns. One that has not been

@@ -12,7 +12,7 @@ from ...matrix import ObservedScores, Pairs
 from ...scoring import Ask
 from ..base import Problem, Steps, gains
 from .guide import Guide
-from .model import Beliefs, Part, believe
+from .model import Beliefs, Summand, believe
 from .reference_weights import Columns
 from .scores import Effects, Scores, unit_of
 
@@ -248,11 +248,14 @@ class Race:
     def judge(self) -> None:
         """Fit everything anew, and let the best lead if it has been judged by as many columns as the leader."""
         scores, guide = self.scores, self.guide
-        parts = [Part(scores, scores.values)]
+        parts = [Summand(scores, scores.values)]
         if guide is not None:
             guide.relate(scores, self.own)
             explained = guide.slope * guide.scores.values
-            parts = [Part(scores, scores.values - guide.slope * guide.scores.at(scores)), Part(guide.scores, explained)]
+            parts = [
+                Summand(scores, scores.values - guide.slope * guide.scores.at(scores)),
+                Summand(guide.scores, explained),
+            ]
         self._effects = [Effects.fit(scores, parts[0].values, self.own, next(iter(self._effects), None))]
         if guide is not None:
             self._effects.append(guide.fit(self.own).times(guide.slope))
