@@ -15,7 +15,7 @@ from hf_acpmbr.decoding import MBR, Decision, HalvingMBR, RoundsMBR
 from hf_acpmbr.decoding.rounds.guide import Guide
 from hf_acpmbr.decoding.rounds.model import Beliefs
 from hf_acpmbr.decoding.rounds.reference_weights import Columns
-from hf_acpmbr.decoding.rounds.scores import Effects, Prefixes
+from hf_acpmbr.decoding.rounds.scores import Effects, RaggedScores
 from hf_acpmbr.decoding.rounds.state import reach
 from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import MatrixUtility
@@ -53,11 +53,11 @@ def columns_of(shares, seed=0) -> Columns:
     return Columns.draw(np.asarray(shares), np.arange(size), np.arange(size), np.random.default_rng(seed))
 
 
-def prefixes(matrix, columns: Columns, depths) -> Prefixes:
+def prefixes(matrix, columns: Columns, depths) -> RaggedScores:
     """The scores of every candidate against its first columns."""
     rows = np.repeat(np.arange(len(matrix)), depths)
     places = np.concatenate([np.arange(d) for d in depths])
-    return Prefixes.none(len(matrix)).with_new(rows, places, matrix[rows, columns.order[places]])
+    return RaggedScores.none(len(matrix)).with_new(rows, places, matrix[rows, columns.order[places]])
 
 
 # Pseudo-references
@@ -416,7 +416,7 @@ def test_guides_are_scored_within_their_own_budgets():
 @pytest.mark.parametrize("agreement", [0.0, 0.3, 0.7, 0.95])
 @pytest.mark.parametrize("price", [0.01, 1 / 16, 0.5])
 def test_columns_of_a_guide_are_the_cheapest_for_an_accuracy(agreement, price):
-    guide = Guide(None, Prefixes.none(1), 1, price, 0.0, agreement=agreement)  # type: ignore[arg-type]
+    guide = Guide(None, RaggedScores.none(1), 1, price, 0.0, agreement=agreement)  # type: ignore[arg-type]
     costs = {}
     for ratio in np.geomspace(1, 1000, 4001):
         # One column of the target and `ratio` of the guide: variance × cost of a mean, 1 with the target alone.

@@ -11,7 +11,7 @@ import numpy as np
 from ...candidates import IntArray
 from ...scoring import Ask, Scorer
 from ..base import Problem, Steps, gains
-from .scores import Effects, Prefixes, unit_of
+from .scores import Effects, RaggedScores, unit_of
 
 # What is expected to be saved must be twice what the guide costs: the expectation is rough.
 _MARGIN = 2.0
@@ -38,7 +38,7 @@ class Guide:
     """
 
     scorer: Scorer
-    scores: Prefixes
+    scores: RaggedScores
     most: int
     price: float
     text_price: float
@@ -62,7 +62,7 @@ class Guide:
             price, per_text = assumed, 0.0
         else:
             price, per_text = own.price_per_pair / unit, (own.price_per_text or 0.0) / unit
-        return cls(scorer, Prefixes.none(len(problem)), most, price, per_text)
+        return cls(scorer, RaggedScores.none(len(problem)), most, price, per_text)
 
     @property
     def ratio(self) -> float:
@@ -101,11 +101,11 @@ class Guide:
             self._effects = Effects.fit(self.scores, self.scores.values, own, None)
         return self._effects
 
-    def relate(self, target: Prefixes, own: IntArray) -> None:
+    def relate(self, target: RaggedScores, own: IntArray) -> None:
         """Learn β and ρ² from pairs that both have scored, without row and column effects of either."""
         both = np.flatnonzero(target.places < self.scores.depth[target.rows])
         depth = np.bincount(target.rows[both], minlength=len(target.depth))
-        shared = Prefixes(depth, target.rows[both], target.places[both], target.values[both])
+        shared = RaggedScores(depth, target.rows[both], target.places[both], target.values[both])
         pair = []
         for values in (shared.values, self.scores.at(shared)):
             effects = Effects.fit(shared, values, own, None)

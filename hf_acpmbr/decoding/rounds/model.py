@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...candidates import FloatArray, IntArray
 from .reference_weights import Columns, Rule
-from .scores import Effects, Prefixes
+from .scores import Effects, RaggedScores
 
 # A candidate's variance rests on its own scores and, as if from 6 more, on those of the better half.
 _POOLED_DEGREES = 6.0
@@ -39,7 +39,7 @@ class Summand:
     second is cheap.
     """
 
-    scores: Prefixes
+    scores: RaggedScores
     values: FloatArray
 
 
@@ -89,7 +89,7 @@ class _Compared:
         return joined(self.square, self.degrees) * self.doubt, float((joined(square, degrees) * doubt)[0])
 
 
-def compare(scores: Prefixes, centred: FloatArray, columns: Columns, leader: int) -> _Compared:
+def compare(scores: RaggedScores, centred: FloatArray, columns: Columns, leader: int) -> _Compared:
     """Estimate the mean over all columns of every candidate, from (k,) scores without column effects.
 
     The leader is a control variate: what its scores on a candidate's columns are above or below its own mean, times a

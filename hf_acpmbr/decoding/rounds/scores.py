@@ -24,7 +24,7 @@ def unit_of(values: FloatArray) -> float:
 
 
 @dataclass(eq=False)
-class Prefixes:
+class RaggedScores:
     """Gains of candidate `rows[k]` against the pseudo-reference at place `places[k]`, by row and then place.
 
     Args:
@@ -37,7 +37,7 @@ class Prefixes:
     values: FloatArray
 
     @classmethod
-    def none(cls, candidates: int) -> Prefixes:
+    def none(cls, candidates: int) -> RaggedScores:
         """Make the start: nothing is scored."""
         empty = np.empty(0, dtype=np.int64)
         return cls(np.zeros(candidates, dtype=np.int64), empty, empty, np.empty(0))
@@ -52,13 +52,13 @@ class Prefixes:
         places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return new, places + self.depth[new]
 
-    def with_new(self, rows: IntArray, places: IntArray, values: FloatArray) -> Prefixes:
+    def with_new(self, rows: IntArray, places: IntArray, values: FloatArray) -> RaggedScores:
         """Return it with more scores; with them every candidate must have a prefix again."""
         rows = np.concatenate([self.rows, rows])
         places = np.concatenate([self.places, places])
         order = np.lexsort((places, rows))
         depth = np.bincount(rows, minlength=len(self.depth))
-        return Prefixes(depth, rows[order], places[order], np.concatenate([self.values, values])[order])
+        return RaggedScores(depth, rows[order], places[order], np.concatenate([self.values, values])[order])
 
     def block(self, rows: IntArray, depth: int, values: FloatArray | None = None) -> FloatArray:
         """Return (k, depth) the first values of candidates that have so many; default: their scores."""
@@ -67,7 +67,7 @@ class Prefixes:
             return values.reshape(-1, depth)  # without a copy
         return np.asarray(values[self.start[rows, None] + np.arange(depth)])
 
-    def at(self, other: Prefixes) -> FloatArray:
+    def at(self, other: RaggedScores) -> FloatArray:
         """Return the scores at the entries of `other`, all of which must be here."""
         return np.asarray(self.values[self.start[other.rows] + other.places])
 
@@ -97,7 +97,7 @@ class Effects:
 
     @classmethod
     def fit(
-        cls, scores: Prefixes, values: FloatArray, own: IntArray, before: Effects | None, sweeps: int = _SWEEPS
+        cls, scores: RaggedScores, values: FloatArray, own: IntArray, before: Effects | None, sweeps: int = _SWEEPS
     ) -> Effects:
         """Fit by a few sweeps, starting from the effects of before."""
         depth, rows, places = scores.depth, scores.rows, scores.places
@@ -138,7 +138,7 @@ class Effects:
         return Effects(slope * self.row, slope * self.column)
 
 
-def _start(scores: Prefixes, values: FloatArray, itself: npt.NDArray[np.bool_]) -> Effects:
+def _start(scores: RaggedScores, values: FloatArray, itself: npt.NDArray[np.bool_]) -> Effects:
     width = int(scores.depth.max())
     rows, places, others = scores.rows[~itself], scores.places[~itself], values[~itself]
     mean = float(others.mean()) if len(others) else 0.0

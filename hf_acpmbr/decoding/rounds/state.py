@@ -14,7 +14,7 @@ from ..base import Problem, Steps, gains
 from .guide import Guide
 from .model import Beliefs, Summand, believe
 from .reference_weights import Columns
-from .scores import Effects, Prefixes, unit_of
+from .scores import Effects, RaggedScores, unit_of
 
 # Every candidate of the first round meets two pseudo-references: one cannot tell noise from quality.
 _FIRST = 2
@@ -28,7 +28,7 @@ _SAMPLED_DEPTH, _SAMPLED_SHARE, _SAMPLED = 9, 1 / 8, (6, 12)
 _FIRST_TIMED = 16
 # The next depth is a third more.
 _GROWTH = 1.35
-# Prefixes of a round, per candidate and as a share of all so far: larger rounds waste scores, smaller ones time.
+# Scores of a round, per candidate and as a share of all so far: larger rounds waste scores, smaller ones time.
 _PER_CANDIDATE, _OF_ALL = 0.15, 0.1
 # Who could gain less than this share of what the most promising one could gets no more scores.
 _LEAST_OF_BEST = 0.02
@@ -81,7 +81,7 @@ class Race:
         self.shuffled = np.argsort(self.random.random(self.n)[self.by_text])
         self.levels = _levels(self.m)
         self.unit = 1.0
-        self.scores = Prefixes.none(self.n)
+        self.scores = RaggedScores.none(self.n)
         self.bonus = np.zeros(self.n)
         self.guide: Guide | None = None
         self.sampled: IntArray = np.empty(0, dtype=np.int64)
@@ -139,7 +139,7 @@ class Race:
             for guide in self.guides
         )
 
-    def _observed(self, scores: Prefixes, values: FloatArray) -> ObservedScores:
+    def _observed(self, scores: RaggedScores, values: FloatArray) -> ObservedScores:
         return ObservedScores.unsorted(scores.rows, self.columns.order[scores.places], values, (self.n, self.m))
 
     def affordable(self, scores: int) -> int:
