@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.generation.corpus import MapFunction
 from hf_acpmbr.generation.models import load_model
+from hf_acpmbr.generation.prompts import Prompting
 from tests.models import tiny_pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -163,3 +164,10 @@ def test_what_a_tokenizer_notes_while_it_decodes_does_not_make_another_map() -> 
     before = Hasher.hash(function)
     function({"source": ["the cat"]})
     assert Hasher.hash(function) == before
+
+
+def test_a_cut_source_leaves_room_for_its_continuation_and_no_more() -> None:
+    model, tokenizer = tiny_pair("llama")  # of 128 positions
+    with pytest.warns(UserWarning, match="longer than the model's 100 tokens and are cut"):
+        batch = Prompting().encode(tokenizer, ["the cat sat " * 100], model, max_new_tokens=28)
+    assert batch["input_ids"].shape == (1, 100)
