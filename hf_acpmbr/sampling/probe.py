@@ -32,7 +32,7 @@ from .rows import Rows
 _ARGUMENTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "encoder_outputs"}
 _CACHES = (DynamicCache, StaticCache, EncoderDecoderCache, type(None))
 # By how much two next-token distributions (total variation distance) may differ by rounding alone.
-_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-5}
 _ROUNDING_OF_HALVES = 0.05
 _LEAVES = 3  # prefixes of a source that nothing continues
 _STEPS = 3  # a cache is reordered, forked, and grown after that

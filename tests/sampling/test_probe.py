@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaForCausalLM
+from transformers import BertConfig, BertLMHeadModel, DynamicCache, LlamaForCausalLM
 
 from hf_acpmbr.sampling import probe
 from hf_acpmbr.sampling.base import Automatic
@@ -94,3 +94,12 @@ def test_an_offloaded_cache_is_not_forked() -> None:
     offloaded.offloading = True  # made with it, a cache wants a GPU
     asked = type(asked)(**{**vars(asked), "model_kwargs": {**asked.model_kwargs, "past_key_values": offloaded}})
     assert Automatic().obstacle(asked) == "an offloaded cache, whose rows cannot be forked"
+
+
+def test_an_encoder_that_was_never_a_decoder_is_refused() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = BertLMHeadModel(BertConfig(vocab_size=8, **sizes)).eval()
+    asked = request(model, SOURCES, max_new_tokens=3, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"BertLMHeadModel keeps nothing in the cache .* set is_decoder=True"):
+        Automatic().sample(asked, 4)
+    assert Automatic().sample(request(model, SOURCES, max_new_tokens=3, pad_token_id=0, use_cache=False), 4)

@@ -39,6 +39,7 @@ _SIZES: tuple[tuple[str, Any], ...] = (
     (r"first_k_dense_replace|num_dense_layers", 1),
     (r"q_lora_rank|kv_lora_rank|.*_rank|.*lora_dim", 16),
     (r"qk_nope_head_dim|v_head_dim|qk_rope_head_dim", _HEAD),
+    (r"rotary_dim", _HEAD),
     (r"vocab_size|.*_vocab_size", VOCABULARY),
     (r"image_size|img_size", 16),
     (r"(spatial_)?patch_size", 4),
@@ -114,6 +115,16 @@ _WITH_MROPE = ("qwen2_vl_text", "qwen2_5_vl_text", "glm_ocr_text", "glm4v_text",
 _OF_FAMILY |= dict.fromkeys(_WITH_MROPE, _MROPE)
 _OF_FAMILY |= {kind: {"head_dim": _HEAD} for kind in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron")}
 _OF_FAMILY |= {
+    "bamba": {
+        "attn_layer_indices": [1],
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 8,
+    },
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_head": 8},
+    "recurrent_gemma": {"num_hidden_layers": 3, "block_types": ["recurrent", "recurrent", "attention"]},
     "gemma3": {"mm_tokens_per_image": 4},
     "t5gemma2_encoder": {"mm_tokens_per_image": 4},
     "blip-2": {"image_token_index": 100, "num_query_tokens": 4},
@@ -161,9 +172,14 @@ def tiny_config(config_class: Any, **given: Any) -> Any:
             continue
         elif (size := _size(name, value)) is not None:
             settings[name] = size
+    if "qk_rope_head_dim" in names and "num_key_value_heads" in settings:  # latent attention has as many
+        settings["num_key_value_heads"] = _HEADS
     if "layer_types" in settings and "num_hidden_layers" in names:
         settings["num_hidden_layers"] = len(settings["layer_types"])
-    return config_class(**{**settings, **given})
+    made = config_class(**{**settings, **given})
+    if getattr(made, "is_decoder", None) is False and not made.is_encoder_decoder:
+        made.is_decoder = True  # as those that continue texts are used
+    return made
 
 
 def tiny_model(model_class: Any, seed: int = 0) -> Any:

@@ -11,7 +11,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer
 
 from ..base import Request
-from ..generation_mixin import fresh_cache, grown_by_one, prefill
+from ..generation_mixin import fresh_cache, grown_by_one, prefill, prepares_as_all
 from ..rows import Rows, arguments_of
 from .shared_prompt import SharedPrompt, SlidingSharedPrompt, share_prompts
 
@@ -86,6 +86,12 @@ class Forward:
         outputs = prefill(request, {**self._start, "past_key_values": fresh_cache(request, "past_key_values")})
         cache = outputs.get("past_key_values") if request.model_kwargs.get("use_cache", True) else None
         given = request.model_kwargs.get("past_key_values")
+        if given is not None and outputs.get("past_key_values") is None and prepares_as_all(request.model):
+            raise ValueError(
+                f"{type(request.model).__name__} keeps nothing in the cache that generate gives it, and generate would "
+                "continue from the last token alone: set is_decoder=True in its (decoder's) configuration if it was "
+                "trained to continue texts, or pass use_cache=False"
+            )
         if given is not None and cache is not None and type(cache) is not type(given):
             raise ValueError(
                 f"the model replaced its {type(given).__name__} by a {type(cache).__name__}, which prefixes cannot "
