@@ -117,7 +117,9 @@ class RoundsMBR(Decoder):
         race = Race(problem, self._guides(problem, budget), self.can_stop)
         if self.max_regret is None:
             yield from race.consult()
-        first = min(max(int(_FIRST_SHARE * budget), min(4, budget)), 2 * len(problem))
+        first = max(int(_FIRST_SHARE * budget), min(4, budget))
+        if self.can_stop:
+            first = min(first, 2 * len(problem))
         yield from race.begin(first, int(_SAMPLED_SHARE * (budget - first)) if self.can_stop else 0)
         bound = self._bound(problem, race)
         if bound is None:
@@ -150,14 +152,12 @@ class RoundsMBR(Decoder):
     def _better_exact(self, problem: Problem, budget: int) -> str:
         """Why all pairs cost no more than the rounds would; empty where they cost more."""
         n, m = problem.shape
-        few = n * m <= _FEW and self.time_limit is None
-        if n == 1 or (budget >= n * m and (not self.can_stop or few)):
-            return "exact"
         if self.max_regret is not None and self.time_limit is None and problem.target.utility.encodes_texts:
             texts = len({*problem.candidates.texts, *problem.references.texts})
             if _pairs_are_cheap(problem.target.utility, n * m, texts):
                 return "exact, since each text is encoded once and pairs are next to free"
-        return ""
+        few = n * m <= _FEW and self.time_limit is None
+        return "exact" if n == 1 or (budget >= n * m and (few or not self.can_stop)) else ""
 
     def loss_bound(self, target: Utility) -> float | None:
         return AUTO_REGRET * target.scale if isinstance(self.max_regret, str) else self.max_regret

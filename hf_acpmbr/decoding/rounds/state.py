@@ -149,7 +149,7 @@ class Race:
     # The first round, and the guides
 
     def begin(self, allowance: int, more: int) -> Steps[None]:
-        """Score the candidates drawn most, all if possible, against the first two pseudo-references.
+        """Score the candidates drawn most, all if possible, against the same pseudo-references, at least two.
 
         Args:
             allowance: scores for that.
@@ -157,10 +157,12 @@ class Race:
         """
         first = min(_FIRST, self.m, allowance)
         pool = self._standing()[: max(1, allowance // first)]
+        first = max(first, min(allowance // len(pool), self.m))
         if self.problem.meter.limit < math.inf:
             yield from self._ask(pool[:_FIRST_TIMED], np.full(_FIRST_TIMED, first))
             pool = pool[: max(_FIRST_TIMED, self.affordable(first * len(pool)) // (2 * first))]
         yield from self._ask(pool, np.full(len(pool), first))
+        self._step = first
         deep = self.levels[min(int(np.searchsorted(self.levels, _SAMPLED_DEPTH)), len(self.levels) - 1)]
         number = int(np.clip(_SAMPLED_SHARE * len(pool), *_SAMPLED))
         scores = number * int(deep - first)
