@@ -43,7 +43,7 @@ def write(rows: dict[str, Row]) -> None:
     """Put the table into the page, with the counts above it."""
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[-1]
-    counts = [f"transformers {hf.__version__}: {len(rows)} classes generate."]
+    counts = [f"transformers {hf.__version__}: {len(rows)} classes were run."]
     for reads in ("text", "image", "sound"):
         own = [row for row in rows.values() if row.reads == reads]
         plain = [row for row in own if not row.why.startswith(("not built", "plain generate:"))]
