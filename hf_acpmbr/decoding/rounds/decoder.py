@@ -21,7 +21,7 @@ _FEW = 600
 _WORTH, _ROUNDS_PRICE = 0.5, 5e7
 # The part of a budget that the first round may spend, and of the rest that the candidates drawn at random may; the
 # rounds that follow where it is spent in any case.
-_FIRST_SHARE, _SAMPLED_SHARE, _ROUNDS = 0.5, 0.25, 4
+_FIRST_SHARE, _SAMPLED_SHARE, _ROUNDS = 0.5, 0.25, 8
 # What saved recipes of earlier versions say of a method that is gone.
 _EARLIER: dict[str, object] = {
     "pace": {
