@@ -33,6 +33,8 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hf_acpmbr.sampling.prefix_sharing.shared_prompt import Joined
+
 NAME = "sim"
 DEVICES = 2
 _REGISTER = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
@@ -220,8 +222,8 @@ class _Function(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         first = args[0] if args else kwargs.get("query")
-        if not isinstance(first, Simulated):
-            return func(*args, **kwargs)
+        if not isinstance(first, Simulated) or any(issubclass(kind, Joined) for kind in types):
+            return func(*args, **kwargs)  # a shared prompt answers for itself, from parts that are on the device
         if func is torch.nn.functional.scaled_dot_product_attention:
             return _attention(*args, **kwargs)
         if func is torch.Tensor.tolist:

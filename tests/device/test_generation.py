@@ -15,6 +15,7 @@ from hf_acpmbr import ACPMBR
 from hf_acpmbr.config import SAMPLERS
 from hf_acpmbr.generation.models import load_model
 from hf_acpmbr.generation.prompts import Prompting
+from hf_acpmbr.sampling.prefix_sharing import shared_prompt
 from tests.models import tiny_model, tiny_pair
 from tests.sampling.requests import SOURCES, request
 
@@ -54,6 +55,24 @@ def test_every_sampler_draws_what_it_draws_on_the_cpu(name: str, kind: str) -> N
         assert one.counts.tolist() == other.counts.tolist()
         if other.logprobs is not None:
             np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma3"])
+def test_a_prompt_that_is_held_once_gives_the_samples_of_the_cpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_prompt, "_JOINED_FROM", 1)
+    answered: list[str] = []
+    scores = shared_prompt._scores
+    monkeypatch.setattr(shared_prompt, "_scores", lambda *given: answered.append("") or scores(*given))
+    sampler = SAMPLERS.build("prefix-sharing")
+    expected = sampler.sample(request(tiny_model(kind), SOURCES, max_new_tokens=4), 30, 0)
+    assert answered
+    answered.clear()
+    with simulated_device():
+        drawn = sampler.sample(request(moved(tiny_model(kind), "sim:1"), SOURCES, max_new_tokens=4), 30, 0)
+    assert answered
+    for one, other in zip(drawn, expected, strict=True):
+        assert one.token_ids == other.token_ids
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
 
 
 @pytest.mark.parametrize(
