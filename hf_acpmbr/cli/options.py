@@ -30,7 +30,7 @@ def add_model_arguments(group: argparse._ArgumentGroup) -> None:
         "--source-language", metavar="CODE", help="of a multilingual model, as its tokenizer spells it: en, eng_Latn"
     )
     group.add_argument("--target-language", metavar="CODE", help="spelled likewise; forced as the first token")
-    group.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda if there is one)")
+    group.add_argument("--device", help="cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)")
     group.add_argument("--dtype", default="auto", help="of the weights: auto (default), float32, bfloat16, float16")
     group.add_argument(
         "--cpu-kernels",

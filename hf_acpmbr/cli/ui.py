@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt", default=offer.prompt, metavar="TEXT", help="what the model reads, with {source} for the source"
     )
     offered.add_argument("--chat", action="store_true", help="put the prompt into the tokenizer's chat template")
-    offered.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    offered.add_argument("--device", help="cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)")
     allowed = parser.add_argument_group("what visitors may ask for")
     for name, value, what in (
         ("characters", limits.source_characters, "characters of the longest source or pasted candidate"),

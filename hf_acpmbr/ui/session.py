@@ -44,7 +44,7 @@ class Offer:
     decoders: tuple[str, ...] = ("rounds", "acpmbr", "pmbr", "halving")  # compared in the table of choices
     prompt: str = "{source}"  # what the model reads, with {source} for the source
     chat: bool = False  # whether the prompt goes into the tokenizer's chat template
-    device: str | None = None  # of the model; None for cuda if there is one
+    device: str | None = None  # of the model; None for an accelerator if there is one
 
 
 @dataclass(frozen=True)
