@@ -282,7 +282,7 @@ def test_n_best_has_no_duplicates_and_ties_keep_their_order():
     ("decode", "message"),
     [
         (lambda: MBR().decode(["a"]), "mbr needs a target utility: pass target="),
-        (lambda: DistilledMBR().decode(["a"]), "distilled-mbr needs a guide"),
+        (lambda: DistilledMBR().decode(["a"]), "distilled-mbr needs a distilled utility"),
         (lambda: DistilledMBR().decode(["a"], target="chrf", guides="bleu"), "uses no target utility"),
         (lambda: MBR().decode(["a"], target="chrf", guides="bleu"), "mbr uses no distilled utilities"),
         (lambda: MAP().decode(["a"]), "map needs log-probabilities"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluation import assets
-from evaluation.benchmarks import completion, decoders, peers, scoring, selection
+from evaluation.benchmarks import completion, peers, scoring, selection
 from evaluation.wmt.data import load_sentences
 from evaluation.wmt.settings import DataSettings, load_settings
 
@@ -53,7 +53,7 @@ def test_the_small_configuration_names_the_sentences_that_a_fresh_clone_has():
     assert "tatoeba.org" in assets.attribution("tatoeba")
 
 
-@pytest.mark.parametrize("benchmark", [completion, decoders, peers, scoring, selection], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("benchmark", [completion, peers, scoring, selection], ids=lambda m: m.__name__)
 def test_benchmarks_refuse_to_run_on_other_data(benchmark, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["benchmark"])

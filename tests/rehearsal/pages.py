@@ -25,7 +25,7 @@ def needs_hub(text: str) -> bool:
 
 def snippets(page: Path) -> list[str]:
     """The Python blocks of a page, all if one of them needs the Hub: they build on each other."""
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
+    blocks: list[str] = re.findall(r"(?<! -->\n)```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
     blocks = [block for block in blocks if _SERVER not in block]  # they need a service that runs
     return blocks if any(map(needs_hub, blocks)) else []
 

