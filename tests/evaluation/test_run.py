@@ -368,8 +368,10 @@ def test_without_full_matrices_the_choices_are_the_same_at_fewer_calls(finished,
     (observed,), (simulated,) = open_results(tmp_path / "observed"), open_results(full)
     for row in observed.table:
         twin = simulated.rows[row.row.key]
-        if row.row.method != "rounds":  # where it looks next depends on the last digits of what it saw
-            assert row.calls == twin.calls
+        if row.row.method == "rounds":  # where it looks next depends on the last digits of what it saw
+            assert len(row.texts) == len(twin.texts)
+            continue
+        assert row.calls == twin.calls
         agreeing = sum(a == b for a, b in zip(row.texts, twin.texts, strict=True))
         assert agreeing >= 5, "stored matrices are float32, which may decide a tie otherwise"
 
