@@ -32,7 +32,6 @@ from .base import Decoder, Problem, Steps
 # Contenders, and the pseudo-references that each of them is scored against. A bound for every sentence has to see the
 # rare references as well.
 _BLOCKS = {"on average": (16, 32), "every sentence": (32, 128)}
-SURE = tuple(_BLOCKS)
 # ρ, what the gain of one doubling of the draws is of the gain of the doubling before.
 _GAIN_PER_DOUBLING = 0.6
 _WORLDS = 200
