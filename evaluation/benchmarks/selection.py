@@ -212,7 +212,7 @@ def picture(results: Results, cases: set[str], file: Path) -> None:
             label = LINES[name] if kind == "none" or name in GUIDED else f"{LINES[name]}, guided"
             look: dict[str, Any] = {
                 "color": f"C{names.index(name)}",
-                "linewidth": 3.0 if k < 2 else 1.4,
+                "linewidth": 2.6 if k == 0 else 1.4,
                 "markersize": 4,
             }
             axes.plot(x, y, "--" if kind == "none" else "-", marker="o", label=label, **look)
