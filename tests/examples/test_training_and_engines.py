@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sacrebleu
 import tokenizers
 import transformers
 
@@ -77,6 +79,33 @@ def test_preference_data_alone_needs_no_trainer(tmp_path: Path) -> None:
     out = start("preference_data.py", "--num-candidates", "16", cwd=tmp_path)
     count = int(re.match(r"(\d+) pairs of 8 sources", out)[1])  # type: ignore[index]
     assert 0 < count == out.count(" > ")
+
+
+@pytest.mark.parametrize("conversational", [False, True])
+def test_the_reward_of_grpo_is_the_mean_score_against_the_other_completions(conversational: bool) -> None:
+    example = runpy.run_path(str(EXAMPLES / "grpo_reward.py"))
+    metric, groups = sacrebleu.CHRF(), example["GROUPS"]
+    # The completions of two prompts, mixed.
+    mixed = [(prompt, texts[k]) for k in range(4) for prompt, texts in groups.items()]
+    others = {(p, k): [t for j, (q, t) in enumerate(mixed) if q == p and j != k] for k, (p, _) in enumerate(mixed)}
+    expected = [
+        np.mean([metric.sentence_score(text, [other]).score for other in others[prompt, k]])
+        for k, (prompt, text) in enumerate(mixed)
+    ]
+    prompts, texts = (list(part) for part in zip(*mixed, strict=True))
+    if conversational:
+        prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        texts = [[{"role": "assistant", "content": text}] for text in texts]
+    np.testing.assert_allclose(example["Agreement"]()(prompts, texts, source=["x"] * 8), expected, atol=1e-9)
+    with pytest.raises(ValueError, match="at least two completions"):
+        example["Agreement"]()(["a", "a", "b"], ["x", "y", "z"])
+
+
+@needs("trl")
+def test_grpo_with_trl_takes_agreement_as_its_reward(tmp_path: Path) -> None:
+    untrained_model(tmp_path / "model")
+    out = start("grpo_reward.py", "--train", str(tmp_path / "model"), cwd=tmp_path)
+    assert re.findall(r"step (\d): mean reward [\d.]+", out) == ["1", "2"]
 
 
 @needs("ctranslate2")
