@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -20,11 +20,15 @@ def _plain(random: np.random.Generator, n: int, quality: float = 0.02, noise: fl
     return np.asarray(0.7 + parts + noise * random.normal(size=(n, n)))
 
 
-def _meanings(random: np.random.Generator, n: int) -> Floats:
-    """Two meanings: half of the texts agree with each other and not with the others."""
-    second = random.random(n) < 0.5
+def _meanings(random: np.random.Generator, n: int, shares: Sequence[float] = (0.5, 0.5)) -> Floats:
+    """Meanings: texts of one agree with each other and not with the others."""
+    meaning = np.searchsorted(np.cumsum(shares), random.random(n))
     parts = 0.02 * random.normal(size=(n, 1)) + 0.02 * random.normal(size=n) + 0.03 * random.normal(size=(n, n))
-    return np.where(second[:, None] == second, 0.75, 0.45) + parts
+    return np.where(meaning[:, None] == meaning, 0.75, 0.45) + parts
+
+
+def _three_meanings(random: np.random.Generator, n: int) -> Floats:
+    return _meanings(random, n, (0.4, 0.35, 0.25))
 
 
 def _column(random: np.random.Generator, n: int) -> Floats:
@@ -79,6 +83,12 @@ def _few_good(random: np.random.Generator, n: int) -> Floats:
     return np.asarray(_plain(random, n, 0.005) + 0.02 * random.exponential(1.0, (n, 1)) ** 2)
 
 
+def _low_rank(random: np.random.Generator, n: int) -> Floats:
+    """Likenesses in three directions and nothing else."""
+    left, right = random.normal(size=(n, 3)), random.normal(size=(n, 3))
+    return np.asarray(0.7 + 0.03 * (left @ right.T))
+
+
 KINDS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "plain": _plain,
     "noisy judge": _noisy_judge,
@@ -90,6 +100,8 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "few bad": _few_bad,
     "few good": _few_good,
     "column outside the range": _outside,
+    "three meanings": _three_meanings,
+    "low rank": _low_rank,
 }
 
 

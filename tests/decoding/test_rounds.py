@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -138,11 +139,25 @@ def test_effects_solve_the_equations_of_the_mixed_model():
         system += np.outer(at, at)
         right += at * (value - before.mean)
     system += np.diag([1.2 / 3.0] * 9 + [1.2 / 0.7] * 12)
-    np.testing.assert_allclose(once.column, np.linalg.solve(system, right)[:9], atol=1e-4)
+    wanted = np.linalg.solve(system, right)[:9]
+    np.testing.assert_allclose(once.column, wanted - wanted.mean(), atol=1e-4)
     for row, depth in enumerate(depths):
         alone = [matrix[row, columns.order[k]] - once.column[k] for k in range(depth)]
         assert once.row[row] == pytest.approx(np.mean(alone))
     assert got.mean == 0.3
+
+
+def test_effects_forget_the_level_that_they_started_from():
+    """A guide's slope changes from round to round, and with it the level of what it leaves."""
+    random = np.random.default_rng(2)
+    matrix = random.normal(size=(30, 20)) + random.normal(size=(30, 1))
+    columns = Columns.draw(np.full(20, 1 / 20), np.arange(20), np.full(20, -1), random)
+    scores, own = prefixes(matrix, columns, random.integers(2, 12, 30)), np.full(30, 99)
+    before = Effects.fit(scores, scores.values + 50, own, None)
+    fresh, later = (Effects.fit(scores, scores.values, own, start, 30) for start in (None, before))
+    np.testing.assert_allclose(later.row, fresh.row, atol=1e-3)
+    np.testing.assert_allclose(later.column, fresh.column, atol=1e-3)
+    assert Effects.fit(scores, scores.values, own, before).column.mean() == pytest.approx(0)
 
 
 def test_luck_of_those_that_were_chosen_is_not_taken_for_quality():
@@ -189,37 +204,35 @@ def test_the_loss_of_independent_rivals_is_that_of_plain_simulation():
 Runs = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-@pytest.fixture(scope="module", params=[40, 100])
-def runs(request) -> Runs:
-    """What was lost and what was stated of ten sources of each kind; of few candidates all are unique."""
+@pytest.fixture(scope="module")
+def runs() -> Runs:
+    """What was lost and what was stated of twenty sources of each kind; of the smaller ones all texts are unique."""
     found = {}
     for kind in KINDS:
         pairs = []
-        for seed in range(10):
-            case = made_up_kind(kind, seed, request.param, all_unique=request.param == 40)
+        for size, seed in itertools.product((40, 100), range(10)):
+            case = made_up_kind(kind, seed, size, all_unique=size == 40)
             got = decode(case.target, case.counts, seed=seed, max_regret="auto")
             pairs.append((lost(case.target, case.counts, got), got.expected_regret))
         found[kind] = tuple(np.array(pairs).T)
     return found
 
 
-HONEST = [kind for kind in KINDS if kind != "column outside the range"]
-
-
 def test_the_stated_loss_is_kept(runs: Runs):
-    losses = np.concatenate([runs[kind][0] for kind in HONEST])
-    stated = np.concatenate([runs[kind][1] for kind in HONEST])
-    assert np.mean(losses) <= 0.001
+    losses = np.concatenate([runs[kind][0] for kind in KINDS if kind != "column outside the range"])
+    stated = np.concatenate([said for _, said in runs.values()])
     assert np.mean(losses) <= 1.2 * np.mean(stated)
-    assert np.mean(losses > 0.001) <= 0.05
+    assert np.mean(losses > 0.001) <= 0.01
 
 
-@pytest.mark.parametrize("kind", HONEST)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_stated_loss_is_kept_for_each_kind(runs: Runs, kind):
     losses, stated = runs[kind]
-    assert np.sum(losses > 0.001) <= (2 if kind == "one column" else 1)  # it is invisible until it is drawn
-    assert np.median(losses) <= 0.0002
-    assert (stated <= 0.001).all() or kind in ("noisy judge", "flat")  # there the budget may end first
+    assert (stated <= 0.001).all()
+    assert np.sum(losses > 0.001) <= 1
+    if kind == "column outside the range":  # the one loss: the leader's own text, whose score is high in any case
+        losses = np.sort(losses)[:-1]
+    assert np.mean(losses) <= 0.001
 
 
 @pytest.mark.parametrize("guide", ["good", "noisy", "anti", "perfect"])
@@ -233,7 +246,7 @@ def test_the_stated_loss_is_kept_with_every_guide(guide, price):
             got = decode(case.target, case.counts, 32, seed, guides, 512, [price], max_regret="auto")
             losses.append(lost(case.target, case.counts, got))
     assert np.mean(losses) <= 0.001
-    assert np.sum(np.array(losses) > 0.001) <= 2  # of twelve
+    assert np.sum(np.array(losses) > 0.001) == 0
 
 
 def test_tied_leaders_are_no_loss():
@@ -241,7 +254,7 @@ def test_tied_leaders_are_no_loss():
     for kind in ("plain", "ties"):
         cases = [made_up_kind(kind, seed) for seed in range(4)]
         calls[kind] = np.mean([decode(c.target, c.counts, max_regret="auto").calls["matrix"] for c in cases])
-    assert calls["ties"] < 2 * calls["plain"] < 0.3 * 160**2
+    assert calls["ties"] < 1.5 * calls["plain"] < 0.2 * 160**2
 
 
 def test_a_scale_that_nobody_declared_changes_nothing():
@@ -280,6 +293,18 @@ def test_a_confidence_is_kept():
         calls.append(got.calls["matrix"])
     assert np.mean(right) >= 0.85
     assert np.mean(calls) < 0.5 * 160**2
+
+
+def test_a_column_unlike_all_others_is_found_and_known_for_everybody():
+    case = made_up_kind("plain", 1)
+    matrix = case.target.copy()
+    column = int(np.argmin(case.counts))
+    matrix[:, column] = 0.7 + 3 * np.random.default_rng(0).normal(size=160)
+    got = decode(matrix, case.counts, max_regret="auto")
+    assert (got.observed.columns == column).sum() == 160
+    assert lost(matrix, case.counts, got) == 0
+    assert got.calls["matrix"] == len(got.observed) < 160**2 / 3
+    np.testing.assert_allclose(got.expected[got.index], (matrix @ case.candidates.weights).max())
 
 
 # Exact choices
@@ -376,7 +401,7 @@ def test_real_matrices_half_the_calls_of_halving_choose_better(shared_data: Path
             other = halving.decode(case.candidates, target=target, seed=seed)
             for name, got in (("rounds", decode(case.target, case.counts, 1, seed)), ("halving", other)):
                 losses[name].append(case.regret(got.index))
-    assert np.mean(losses["rounds"]) < 0.9 * np.mean(losses["halving"])
+    assert np.mean(losses["rounds"]) < 0.6 * np.mean(losses["halving"])
 
 
 def stored_cases(*folders: Path) -> list[MatrixCase]:
@@ -396,7 +421,8 @@ def test_real_matrices_a_stated_regret_is_kept(shared_data: Path, guide):
             found.append(case.regret(got.index) / 100)
             calls[bound].append(got.calls["target" if "target" in got.calls else "matrix"] / case.counts.sum())
     for bound, found in losses.items():
-        assert np.mean(found) <= bound
+        assert np.mean(found) <= bound / 2
+    assert np.max(losses[0.0005]) <= 0.001
     assert np.mean(calls[0.005]) < np.mean(calls[0.0005]) < 12
 
 

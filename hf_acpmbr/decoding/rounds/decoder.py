@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from ...config import C, nested, number, optional, setting, several
 from ...decision import Decision
+from ...matrix import Pairs
 from ...recipe import Budget, Level, budget_each
 from ...scoring import Utility
 from ..base import AUTO_REGRET, Decoder, Problem, Steps
@@ -131,6 +132,8 @@ class RoundsMBR(Decoder):
             race.judge()
             left = budget - race.spent
             early = self._enough(race, bound, left)
+            if early and bound is not None and (yield from race.probe(bound, left)):
+                continue
             if early or race.finished or not left:
                 break
             if self.can_stop:
@@ -188,14 +191,18 @@ class RoundsMBR(Decoder):
 
     def _outcome(self, problem: Problem, race: Race, budget: int, early: str) -> Decision:
         sign = 1.0 if problem.target.utility.higher_is_better else -1.0
+        observed = race.observed(race.asked)
         if self.time_limit is not None:
             calls, cached, *_ = problem.costs()
             scored = [count + cached.get(name, 0) for name, count in calls.items()]
             problem.context["scores"] = "+".join(map(str, scored))
         if race.finished:
-            return self.exact_decision(problem, problem.target, race.observed(sign).dense())
+            return self.exact_decision(problem, problem.target, observed.dense())
         drawn = problem.drawn[0] * problem.drawn[1]
-        spent = [(problem.target, race.spent), *((each.scorer, len(each.scores.values)) for each in race.guides)]
+        spent = [
+            (problem.target, race.spent),
+            *((each.scorer, sum(len(a[2]) for a in each.asked)) for each in race.guides),
+        ]
         went = " → ".join(map(str, race.sizes))
         ended = f"stopped early, {early}" if early else "all rounds done"
         return self.decision(
@@ -206,11 +213,11 @@ class RoundsMBR(Decoder):
             rates=[(scorer, drawn / scores) for scorer, scores in spent if scores],
             order=race.ranking(),
             rounds=tuple(race.sizes),
-            trials=tuple(race.trials),
+            trials=tuple(Pairs(rows, columns, problem.shape) for rows, columns, _ in race.asked),
             deviation=race.deviation,
             expected_regret=race.regret,
-            observed=race.observed(sign),
-            guides=race.guide_scores(),
+            observed=observed,
+            guides=tuple(race.observed(guide.asked) for guide in race.guides if guide.asked),
         )
 
 

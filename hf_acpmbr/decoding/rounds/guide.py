@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from ...candidates import IntArray
+from ...candidates import FloatArray, IntArray
 from ...scoring import Ask, Scorer
 from ..base import Problem, Steps, gains
 from .scores import Effects, RaggedScores, unit_of
@@ -17,6 +17,9 @@ from .scores import Effects, RaggedScores, unit_of
 _MARGIN = 2.0
 # Fewer degrees of freedom tell nothing of a slope.
 _LEAST_DEGREES = 3
+
+# Rows, columns and scores of one question.
+Answers: TypeAlias = tuple[IntArray, IntArray, FloatArray]
 
 
 @dataclass(eq=False)
@@ -46,6 +49,7 @@ class Guide:
     agreement: float = 0.0
     unit: float = 1.0
     time: ClassVar[float] = 0.5  # the share of a time limit after which guides are asked no more
+    asked: list[Answers] = field(default_factory=list)
     _effects: Effects | None = None
 
     @classmethod
@@ -63,6 +67,10 @@ class Guide:
         else:
             price, per_text = own.price_per_pair / unit, (own.price_per_text or 0.0) / unit
         return cls(scorer, RaggedScores.none(len(problem)), most, price, per_text)
+
+    @property
+    def spent(self) -> int:
+        return sum(len(values) for _, _, values in self.asked)
 
     @property
     def ratio(self) -> float:
@@ -84,16 +92,21 @@ class Guide:
         """Score candidates up to a depth each; False, and nothing is done, if budget or time do not reach so far."""
         rows, places = self.scores.missing(rows, depth)
         time = problem.meter.affords(self.scorer, len(rows), self.time)
-        if len(self.scores.rows) + len(rows) > self.most or time < len(rows):
+        if self.spent + len(rows) > self.most or time < len(rows):
             return False
         if len(rows):
             scores = yield Ask(self.scorer, rows, order[places])
             values = gains(self.scorer.utility, scores)
-            if not len(self.scores.values):
+            if not self.asked:
                 self.unit = unit_of(values)
             self.scores = self.scores.with_new(rows, places, values / self.unit)
+            self.asked.append((rows, order[places], scores))
             self._effects = None
         return True
+
+    def leave_out(self, places: IntArray) -> None:
+        """Forget columns."""
+        self.scores, self._effects = self.scores.without(places), None
 
     def fit(self, own: IntArray) -> Effects:
         """Return the effects of its scores."""

@@ -14,6 +14,8 @@ _CERTAIN = 1 / 24
 _RIDGE = 4.0
 # Variances count half the columns by what they stand for and half evenly, so that a few heavy ones do not hide others.
 _EVEN = 0.5
+# With 4 columns drawn at random, those that are always used say nothing of how much the unseen ones vary.
+_ENOUGH_DRAWN = 4
 # A column that the fit follows nearly exactly would have an infinite residual.
 _MOST_LEVERAGE = 0.8
 _TINY = 1e-12
@@ -108,6 +110,11 @@ class Columns:
         place[self.candidate[self.order[known]]] = np.flatnonzero(known)
         return place
 
+    def leave_out(self, places: IntArray) -> None:
+        """Go on without columns, whose part is known."""
+        self.order = np.delete(self.order, places)
+        self._rules.clear()
+
     def learn(self, scores: FloatArray) -> None:
         """Take (n, p) scores of the candidates against the first columns, NaN where unknown, as profiles."""
         found = np.where((self.candidate >= 0)[:, None], scores[self.candidate], np.nan)
@@ -147,6 +154,7 @@ class Columns:
         extra = rest * (start + weighted @ (inverse @ gap))
         bias = rest**2 * float(gap @ inverse @ ridge @ inverse @ gap)
         squares = np.square(extra)
+        telling = np.where(always, 0.0, mixed) if np.sum(~always) >= _ENOUGH_DRAWN else mixed
         leverage = np.minimum(np.einsum("ij,jk,ik->i", weighted, inverse, design), _MOST_LEVERAGE)
         return Rule(
             shares[:d] + extra,
@@ -154,7 +162,7 @@ class Columns:
             design,
             inverse @ weighted.T,
             1 - leverage,
-            0.5 * squares / squares.sum() + 0.5 * mixed,
+            0.5 * squares / squares.sum() + 0.5 * telling / telling.sum(),
             float(squares.sum() + np.square(shares[d:]).sum()) + bias,
             max(size - float(np.trace(inverse @ weighted.T @ design)), 0.5),
             1 / float(np.square(start).sum()),

@@ -60,6 +60,13 @@ class RaggedScores:
         depth = np.bincount(rows, minlength=len(self.depth))
         return RaggedScores(depth, rows[order], places[order], np.concatenate([self.values, values])[order])
 
+    def without(self, places: IntArray) -> RaggedScores:
+        """Leave out columns; those behind them move up."""
+        kept = ~np.isin(self.places, places)
+        rows, left = self.rows[kept], self.places[kept]
+        moved = left - np.searchsorted(np.sort(places), left)
+        return RaggedScores(np.bincount(rows, minlength=len(self.depth)), rows, moved, self.values[kept])
+
     def block(self, rows: IntArray, depth: int, values: FloatArray | None = None) -> FloatArray:
         """Return (k, depth) the first values of candidates that have so many; default: their scores."""
         values = self.values if values is None else values
@@ -130,6 +137,8 @@ class Effects:
             error, varied = noise / per_row[seen], float(row[seen].var())
             of_rows = max(varied - float(error.mean()), _LEAST_ROWS * varied)
             mean = float(np.average(row[seen], weights=1 / (of_rows + error + _TINY)))
+            shift = float(column.mean())  # the equations leave none; where a guide's slope has changed, sweeps would
+            row, column, mean = row + shift, column - shift, mean + shift
             now = cls(row, column, mean, noise, of_rows, max(of_columns, 0.0))
         return now
 

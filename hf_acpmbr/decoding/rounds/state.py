@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...candidates import FloatArray, IntArray
-from ...matrix import ObservedScores, Pairs
+from ...matrix import ObservedScores
 from ...scoring import Ask
 from ..base import Problem, Steps, gains
-from .guide import Guide
+from .guide import Answers, Guide
 from .model import Beliefs, Summand, believe
 from .reference_weights import Columns
 from .scores import Effects, RaggedScores, unit_of
@@ -40,7 +40,7 @@ _RISK = 0.05
 _FALL = 0.3
 # Variances are taken to be smaller than they look if estimates move less than they should, at most to 0.3. That rests
 # on 8 moves as expected and at most 16 of a round, each of which counts 0.6 as much a round later.
-_LEAST_TRUST, _EXPECTED_MOVES, _FADE, _MOST_MOVES, _FARTHEST = 0.3, 8.0, 0.6, 16, 9.0
+_LEAST_TRUST, _EXPECTED_MOVES, _FADE, _MOST_MOVES, _FARTHEST = 0.5, 8.0, 0.6, 16, 9.0
 # A guide is tried on 48 candidates before anything is spent on it.
 _TRIED = 48
 # Rounds seldom need more scores per candidate: a guide cannot save more.
@@ -49,6 +49,9 @@ _USUAL = 12
 _BEST_AGREEMENT = 0.9
 # It must explain 4% of what the target's scores vary, and scores every candidate against at least four columns.
 _LEAST_AGREEMENT, _LEAST_GUIDED = 0.04, 4
+# A pseudo-reference could decide alone if the leader's score against it is 6 times as far from its median score as is
+# usual, and a tenth of what moves its mean; weighted, that must be half of the bound. At most 4 are looked at.
+_UNLIKE, _DECISIVE, _MOST_ALONE = 6.0, 0.1, 4
 _TINY = 1e-18
 
 
@@ -66,7 +69,7 @@ class Race:
     """
 
     def __init__(self, problem: Problem, guides: Sequence[Guide], states_loss: bool) -> None:
-        self.problem, self.guides = problem, guides
+        self.problem, self.guides, self.states_loss = problem, guides, states_loss
         self.n, self.m = problem.shape
         self.by_text = _ranks(problem.candidates.texts)
         place = {text: k for k, text in enumerate(problem.candidates.texts)}
@@ -85,8 +88,9 @@ class Race:
         self.bonus = np.zeros(self.n)
         self.guide: Guide | None = None
         self.sampled: IntArray = np.empty(0, dtype=np.int64)
-        self.sizes: list[int] = []
-        self.trials: list[Pairs] = []
+        self.known = np.zeros(self.n)
+        self.probed = -1
+        self.asked: list[Answers] = []
         self.regret, self.confidence, self.risk = math.inf, 0.0, 1.0
         self.beliefs = Beliefs.none(self.n)
         self._effects: list[Effects] = []
@@ -99,7 +103,12 @@ class Race:
 
     @property
     def spent(self) -> int:
-        return len(self.scores.values)
+        return sum(len(values) for _, _, values in self.asked)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many candidates took part in each round."""
+        return [len(np.unique(rows)) for rows, _, _ in self.asked]
 
     @property
     def scale(self) -> float:
@@ -128,19 +137,10 @@ class Race:
         leader = self.beliefs.leader
         return np.concatenate([[leader], order[order != leader]])
 
-    def observed(self, sign: float) -> ObservedScores:
-        """The target's scores."""
-        return self._observed(self.scores, sign * self.unit * self.scores.values)
-
-    def guide_scores(self) -> tuple[ObservedScores, ...]:
-        """The guides' scores."""
-        return tuple(
-            self._observed(guide.scores, gains(guide.scorer.utility, guide.unit * guide.scores.values))
-            for guide in self.guides
-        )
-
-    def _observed(self, scores: RaggedScores, values: FloatArray) -> ObservedScores:
-        return ObservedScores.unsorted(scores.rows, self.columns.order[scores.places], values, (self.n, self.m))
+    def observed(self, asked: Sequence[Answers]) -> ObservedScores:
+        """All scores of a utility, as it gave them."""
+        rows, columns, values = (np.concatenate(parts) for parts in zip(*asked, strict=True))
+        return ObservedScores.unsorted(rows, columns, values, self.problem.shape)
 
     def affordable(self, scores: int) -> int:
         """That number of target scores, or what there is time for."""
@@ -234,8 +234,10 @@ class Race:
 
     def _guided(self, guide: Guide, depth: IntArray) -> IntArray:
         """How many columns of the guide belong to a depth of the target."""
+        # All candidates alike where a loss is stated: the best would be compared on columns that only they have.
+        most = max(min(guide.most // self.n, self.m), 1) if self.states_loss else self.m
         columns = np.ceil(np.minimum(guide.ratio, self.m) * depth).astype(np.int64)
-        return np.asarray(np.clip(columns, min(_LEAST_GUIDED, self.m), self.m))
+        return np.asarray(np.clip(columns, min(_LEAST_GUIDED, most), most))
 
     def _follow(self, guide: Guide, rows: IntArray) -> Steps[bool]:
         """Bring the guide as far as belongs to the target's depths, or just as far; False if it has no budget left."""
@@ -267,9 +269,11 @@ class Race:
         features = np.column_stack([_standard(each) for each in known])
 
         def believed(leader: int) -> Beliefs:
-            return believe(parts, self._effects, self.columns, self.own, features, self.bonus, leader, self._trust)
+            return believe(
+                parts, self._effects, self.columns, self.own, features, self.bonus + self.known, leader, self._trust
+            )
 
-        row = np.sum([effect.row for effect in self._effects], axis=0) + self.bonus
+        row = np.sum([effect.row for effect in self._effects], axis=0) + self.bonus + self.known
         beliefs = believed(self._best(row) if self.beliefs.leader < 0 else self.beliefs.leader)
         for _ in range(3):
             best = self._best(beliefs.mean)
@@ -374,7 +378,7 @@ class Race:
         if bound is None and (not len(total) or total[-1] < most):  # a fixed budget has to go somewhere
             reached[order] = np.maximum(reached[order], reach(depth[order], most, self.m))
         first = np.array(list(dict.fromkeys([leader, self._best(self.beliefs.mean)])))
-        reached[first] = max(int(reached.max()), min(int(depth[leader]) + (not len(order)), self.m))
+        reached[first] = max(int(reached[order].max(initial=0)), min(int(depth[leader]) + (not len(order)), self.m))
         order = np.concatenate([first, order[~np.isin(order, first)]])
         yield from self._ask(order, reached[order], allowance)
 
@@ -393,6 +397,43 @@ class Race:
         depth = max(reach(self.scores.depth[order], part, self.m), int(self.scores.depth[order].min()) + 1)
         yield from self._ask(order, np.full(len(order), depth), allowance)
 
+    def probe(self, bound: float, allowance: int) -> Steps[bool]:
+        """Score the leader against all columns before a stop; False if that was done, or there is no budget for it.
+
+        The unseen columns are taken to be like those seen, so one that is unlike all others cannot be known before
+        somebody meets it. Where the leader does, every candidate is scored against it, and with its part of every mean
+        known it is left out.
+        """
+        leader, most = self.beliefs.leader, (1 + _MOST_ALONE) * self.n + self.m
+        if leader == self.probed or self.affordable(min(most, allowance)) < most:
+            return False
+        self.probed = leader
+        yield from self._ask(np.array([leader]), np.array([self.m]))
+        found = self._deciding(self.scores.block(np.array([leader]), self.m)[0], bound)
+        target, columns = self.problem.target, self.columns.order[found]
+        if len(found):
+            scores = yield Ask.block(target, None, columns)
+            self.known = self.known + gains(target.utility, scores) @ self.columns.shares[columns] / self.unit
+            for k, place in enumerate(found):
+                new = np.flatnonzero(self.scores.depth <= place)
+                self.asked.append((new, np.full(len(new), columns[k]), scores[new, k]))
+            self.scores = self.scores.without(found)
+            for guide in self.guides:
+                guide.leave_out(found)
+            self.columns.leave_out(found)
+            self.own, self.m = self.columns.place_of_own(self.n), len(self.columns)
+            self.levels = _levels(self.m)
+        return True
+
+    def _deciding(self, gained: FloatArray, bound: float) -> IntArray:
+        """Return the places of columns that could decide alone, from the leader's (m,) scores."""
+        away = np.abs(gained - np.median(gained))
+        away[self.own[self.beliefs.leader] :][:1] = 0.0
+        moved = self.columns.shares[self.columns.order] * away
+        alone = (away > _UNLIKE * np.median(away)) & (np.square(moved) > _DECISIVE * np.square(moved).sum())
+        found = np.flatnonzero(alone & (self.unit * moved > bound / 2))
+        return np.sort(found[np.argsort(-moved[found])][:_MOST_ALONE])
+
     def _ask(self, rows: IntArray, depth: IntArray, allowance: int | None = None) -> Steps[None]:
         """Bring candidates to a depth each, the first of them first where the allowance does not reach for all."""
         rows, places = self.scores.missing(rows, depth[: len(rows)])
@@ -402,15 +443,13 @@ class Race:
         target, columns = self.problem.target, self.columns.order[places]
         scores = yield Ask(target, rows, columns)
         values = gains(target.utility, scores)
-        if not self.spent:
+        if not self.asked:
             self.unit = unit_of(values)
             if self.problem.bonus is not None:
                 self.bonus = self.problem.bonus / self.unit
         self.scores = self.scores.with_new(rows, places, values / self.unit)
-        taking_part = np.unique(rows)
-        self.sizes.append(len(taking_part))
-        self.trials.append(Pairs(rows, columns, (self.n, self.m)))
-        if self.guide is not None and not (yield from self._follow(self.guide, taking_part)):
+        self.asked.append((rows, columns, scores))
+        if self.guide is not None and not (yield from self._follow(self.guide, np.unique(rows))):
             self.guide = None
 
 
