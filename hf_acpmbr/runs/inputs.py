@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -133,14 +133,6 @@ class Record(Generic[Item]):
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What a whole pass over an input has found: the number of records, and digests by file."""
-
-    records: int
-    digests: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class Input(Generic[Item]):
     """The records of an input, in passes over its files.
 
@@ -161,10 +153,10 @@ class Input(Generic[Item]):
         """Return the digest of each file's content, after a whole pass."""
         return {file.option.removeprefix("--"): file.digest for file in self.files}
 
-    def check(self, checked: Callable[[Iterator[Item]], Iterator[Item]] = iter) -> Checked | None:
-        """Read everything once before any work, through another check; None if it cannot be read twice."""
+    def check(self, checked: Callable[[Iterator[Item]], Iterator[Item]] = iter) -> int | None:
+        """Count the records in a pass before any work, through another check; None if it cannot be read twice."""
         if self.repeatable:
-            return Checked(sum(1 for _ in checked(record.item for record in self.records())), self.digests)
+            return sum(1 for _ in checked(record.item for record in self.records()))
         for file in self.files:
             if file.path != "-" and not os.path.exists(file.path):
                 next(iter(file))

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -159,13 +159,13 @@ def _stream(args: argparse.Namespace, source: Input[Item], work: Work[Item]) -> 
             file.writelines(map(encoded_line, lines))
             file.flush()
 
-        checked = source.check()
+        records, digests = source.check(), source.digests
         job = work.load(args)
-        with progress(None if checked is None else checked.records, 0, args.quiet) as bar:
+        with progress(records, 0, args.quiet) as bar:
             for batch in source.batches(work.batch_size):
                 write(decided(job, batch, format, summary, write))
                 bar.update(len(batch))
-        if checked is not None and source.digests != checked.digests:
+        if records is not None and source.digests != digests:
             raise InputChanged(args)
     if not args.quiet:
         summary.show()
@@ -176,14 +176,14 @@ class FileRun(Generic[Item]):
 
     def __init__(self, args: argparse.Namespace, source: Input[Item], work: Work[Item], share: Share) -> None:
         self.args, self.source, self.work, self.format = args, source, work, Format.of(args)
-        checked = source.check(self.format.checked)
-        assert checked is not None, "a file can be read twice"
-        self.checked = checked
-        batches = -(-checked.records // (_SHARDS * work.batch_size))
+        records = source.check(self.format.checked)
+        assert records is not None, "a file can be read twice"
+        self.records, self.digests = records, source.digests
+        batches = -(-records // (_SHARDS * work.batch_size))
         self.size = min(max(batches, 1), _MOST) * work.batch_size
         options = {key: value for key, value in vars(args).items() if key not in _NOT_NOTED}
-        about = {"input": checked.digests, "options": options, "lines_per_shard": self.size}
-        count, convert = -(-checked.records // self.size), self.format.convert
+        about = {"input": self.digests, "options": options, "lines_per_shard": self.size}
+        count, convert = -(-records // self.size), self.format.convert
         self.output = OutputFile(args.output, share, count, about, resume=args.resume, convert=convert)
         self.summary = Summary()
         self._shard = count  # that is being read
@@ -195,44 +195,42 @@ class FileRun(Generic[Item]):
         if args.merge:
             output.merge_by_hand()
             return
-        if share.index and not share.of_all(output.count):
+        mine = share.of_all(output.count)
+        if share.index and not mine:
             return  # more processes than shards
-        output.finished()  # refuses what cannot be continued before a model is loaded for nothing
+        output.start()  # refuses what cannot be continued before a model is loaded for nothing
         if args.ray is not None:
             from .ray import make_shards
 
-            done = make_shards(self)
+            missing = make_shards(self)
         else:
             if share.local is not None and getattr(args, "device", None) != "cpu":
                 share.take_device()
-            done = self._make(self.work.load(args))
-        complete = done is None or output.merge()
+            missing = self._make(self.work.load(args))
+        complete = missing is None or output.merge()
         if not args.quiet:
-            resumed = self.checked.records if done is None else done
-            self.summary.show(resumed, "" if share.count == 1 else f"{share}: ")
+            self.summary.show(
+                self.records_in(mine) - self.records_in(missing or ()), f"{share}: " if share.count > 1 else ""
+            )
             if not complete:
                 print(f"{output.missing()}; the process that makes the last one writes", file=sys.stderr)
 
-    def _make(self, job: Job[Item]) -> int | None:
-        """Make the missing shards; return how many records were done before, None if the file is finished."""
+    def _make(self, job: Job[Item]) -> list[int] | None:
+        """Make the missing shards and return which they were; None if the file was finished."""
         output = self.output
         output.about |= job.about()
-        if output.finished():
-            output.shards.remove()  # a kill may have left some
-            return None
-        missing = output.start()
-        mine = sum(map(self.records_in, output.share.of_all(output.count)))
+        if not (missing := output.start()):
+            return missing
         try:
-            with self.progress(missing, mine) as bar:
+            with self.progress(missing) as bar:
                 for shard in missing:
-                    output.put(shard, self.lines_of(job, shard, bar), self.records_in(shard))
-            if missing:
-                self.check_unchanged()
+                    output.put(shard, self.lines_of(job, shard, bar), self.records_in([shard]))
+            self.check_unchanged()
         except InputChanged:
             for shard in missing:  # they may be of either content
                 output.shards.discard(shard)
             raise
-        return mine - sum(map(self.records_in, missing))
+        return missing
 
     def lines_of(self, job: Job[Item], shard: int, bar: tqdm[Never] | None = None) -> bytes:
         """Make the lines of a shard; ascending shards are read in one pass over the input."""
@@ -242,7 +240,7 @@ class FileRun(Generic[Item]):
             )
         self._shard = shard
         lines: list[str] = []
-        left = self.records_in(shard)
+        left = self.records_in([shard])
         while left:
             if not (batch := self._next_batch()):
                 raise InputChanged(self.args)
@@ -255,7 +253,7 @@ class FileRun(Generic[Item]):
     def check_unchanged(self) -> None:
         """Read the input to its end, and refuse it if it is not what was checked."""
         self._shard = self.output.count
-        if self._next_batch() or self.source.digests != self.checked.digests:
+        if self._next_batch() or self.source.digests != self.digests:
             raise InputChanged(self.args)
 
     def _next_batch(self) -> list[Record[Item]]:
@@ -265,14 +263,15 @@ class FileRun(Generic[Item]):
         except ValueError as error:  # the check found no mistake
             raise InputChanged(self.args) from error
 
-    def progress(self, missing: Sequence[int], total: int) -> tqdm[Never]:
-        """Show a bar over records, beginning after those that are done."""
+    def progress(self, missing: Sequence[int]) -> tqdm[Never]:
+        """Show a bar over this process's records, beginning after those that are done."""
         share = self.output.share
+        total = self.records_in(share.of_all(self.output.count))
         quiet = self.args.quiet or bool(share.local)  # of a launcher's processes, the first shows its progress
-        return progress(total, total - sum(map(self.records_in, missing)), quiet, in_logs=share.count > 1)
+        return progress(total, total - self.records_in(missing), quiet, in_logs=share.count > 1)
 
-    def records_in(self, shard: int) -> int:
-        return min(self.size, self.checked.records - shard * self.size)
+    def records_in(self, shards: Iterable[int]) -> int:
+        return sum(min(self.size, self.records - shard * self.size) for shard in shards)
 
 
 class InputChanged(ValueError):

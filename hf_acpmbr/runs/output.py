@@ -53,30 +53,17 @@ class OutputFile:
         self._lock: BinaryIO | None = None
         self._made = False
 
-    def finished(self) -> bool:
-        """Return whether nothing is left to do. Refuse what cannot be continued; write nothing."""
-        if self.shards.folder.is_dir():
-            self._hold()  # so that the shards stay as they are
-        begun = self._refuse_others()
-        if not self._resume:
-            return False
-        if self._is_of_this_run():
-            return True
-        if begun or not self.path.exists():
-            return False
-        if self._note.exists():
-            self._refuse_changes(self.path, self._noted()["about"])
-            raise ValueError(f"{self.path} was changed after its run: leave out --resume to replace it")
-        if self.path.stat().st_size:
-            raise ValueError(
-                f"{self.path} has no {self._note.name}, so its run is unknown: leave out --resume to replace it"
-            )
-        return False
+    def start(self) -> list[int] | None:
+        """Lock this process's part, and list its missing shards; None if the file is finished.
 
-    def start(self) -> list[int]:
-        """Get ready to write, and list this process's missing shards."""
+        Call it with what is known of `about`, which refuses what cannot be continued before models are loaded, and
+        again with all of it.
+        """
         self._hold()
-        self._refuse_others()
+        begun = self._refuse_others()
+        if self._resume and self._is_finished(begun):
+            self.shards.remove()  # a kill may have left some
+            return None
         missing = []
         for shard in self.share.of_all(self.count):
             if (note := self.shards.sound(shard)) is None:
@@ -217,21 +204,35 @@ class OutputFile:
         if replaces:
             say_replaced(self.path)
 
+    def _is_finished(self, begun: bool) -> bool:
+        """Return whether the file is of this run; refuse another one unless shards of this run replace it."""
+        if self._is_of_this_run():
+            return True
+        if begun or not self.path.exists():
+            return False
+        if self._note.exists():
+            self._refuse_changes(self.path, self._noted()["about"])
+            raise ValueError(f"{self.path} was changed after its run: leave out --resume to replace it")
+        if self.path.stat().st_size:
+            raise ValueError(
+                f"{self.path} has no {self._note.name}, so its run is unknown: leave out --resume to replace it"
+            )
+        return False
+
     def _is_of_this_run(self) -> bool:
         """Return whether the file is that of a finished run with the same settings."""
-        if not self._note.exists() or not self.path.exists() or _changes(self._noted()["about"], self.about):
+        if not self._note.exists() or not self.path.exists():
             return False
-        return bool(sha256_of(self.path) == self._noted().get("sha256"))
+        noted = self._noted()
+        return not _changes(noted["about"], self.about) and sha256_of(self.path) == noted.get("sha256")
 
     def _noted(self) -> dict[str, Any]:
         """Read the note of the finished file."""
-        try:
+        with suppress(ValueError):
             noted = json.loads(self._note.read_text(encoding="utf-8"))
-        except ValueError:
-            noted = None
-        if not isinstance(noted, dict) or not isinstance(noted.get("about"), dict):
-            raise ValueError(f"{self._note} is not the note of a run: remove it, and start anew")
-        return noted
+            if isinstance(noted, dict) and isinstance(noted.get("about"), dict):
+                return noted
+        raise ValueError(f"{self._note} is not the note of a run: remove it, and start anew")
 
 
 def parts_of(output: str) -> Path:

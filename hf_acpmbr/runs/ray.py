@@ -199,11 +199,10 @@ class _Maker(Generic[Item]):
         return {"shard": batch["shard"], "data": _column([data]), "told": _column([told])}
 
 
-def make_shards(run: FileRun[Item]) -> int | None:
-    """Let the actors of a Ray cluster make the missing shards, and keep each as it comes.
+def make_shards(run: FileRun[Item]) -> list[int] | None:
+    """Let the actors of a Ray cluster make the missing shards, keep each as it comes, and return which they were.
 
-    Returns:
-        How many records were done before; None if the file is finished.
+    None if the file was finished.
     """
     args, output = run.args, run.output
     try:
@@ -218,7 +217,7 @@ def make_shards(run: FileRun[Item]) -> int | None:
         ray.init(log_to_driver=not args.quiet, logging_level="ERROR" if args.quiet else "INFO", **where)
     ray.data.DataContext.get_current().enable_progress_bars = False  # the command has one
     output.adopt()
-    missing = [] if (finished := output.finished()) else output.start()
+    missing = output.start()
     # One block per shard, so that what is finished is kept at once; a shard of none asks what a run would depend on.
     numbers = missing or [_NO_SHARD]
     shards = ray.data.from_items([{"shard": shard} for shard in numbers], override_num_blocks=len(numbers))
@@ -228,7 +227,7 @@ def make_shards(run: FileRun[Item]) -> int | None:
     made = shards.map_batches(
         _Maker, fn_constructor_args=(args, run.work, os.getcwd()), batch_size=1, batch_format="numpy", **options
     )
-    with run.progress(missing, run.checked.records) as bar:
+    with run.progress(missing or []) as bar:
         for row in made.iter_rows():
             shard = row["shard"]
             about, counts, calls, problem = json.loads(row["told"])
@@ -236,11 +235,8 @@ def make_shards(run: FileRun[Item]) -> int | None:
                 raise ValueError(problem)
             output.adopt(about)
             if shard != _NO_SHARD:
-                output.put(shard, row["data"], run.records_in(shard))
-                bar.update(run.records_in(shard))
+                output.put(shard, row["data"], records := run.records_in([shard]))
+                bar.update(records)
             run.summary.counts.update(counts)
             run.summary.calls.update(calls)
-    if finished and output.finished():
-        output.shards.remove()  # a kill may have left some
-        return None
-    return run.checked.records - sum(map(run.records_in, missing))
+    return output.start() if missing is None else missing

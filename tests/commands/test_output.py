@@ -131,9 +131,8 @@ def output_file(
     return OutputFile(str(path), share or Share(), count, about, resume=resume)
 
 
-def test_one_that_came_in_between_is_noticed(tmp_path: Path) -> None:
+def test_a_part_of_an_output_has_one_run_at_a_time(tmp_path: Path) -> None:
     first, second = output_file(tmp_path / "out", {}), output_file(tmp_path / "out", {})
-    assert not first.finished()
     assert second.start() == [0, 1]
     with pytest.raises(ValueError, match="another run writes"):
         first.start()
@@ -270,7 +269,6 @@ def test_resume_makes_exactly_the_shards_that_are_missing_or_damaged(tmp_path: P
     file = first.shards.path(1) if kind == "data" else first.shards.note_path(1)
     file.write_bytes(file.read_bytes()[:-4]) if how == "cut" else file.unlink()
     second = output_file(path, {"a": 1}, 5, resume=True)
-    assert not second.finished()
     assert second.start() == [1, 2, 4]
     for shard in (4, 1, 2):
         assert not second.merge()
@@ -278,7 +276,9 @@ def test_resume_makes_exactly_the_shards_that_are_missing_or_damaged(tmp_path: P
     assert second.merge()
     second.stop()
     assert path.read_text(encoding="utf-8") == "".join(f"shard {k}\n" for k in range(5))
-    assert output_file(path, {"a": 1}, 5, resume=True).finished(), "the note has the digest of all"
+    third = output_file(path, {"a": 1}, 5, resume=True)
+    assert third.start() is None, "the note has the digest of all"
+    third.stop()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "out.run.json"]
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray.data
 from ray.cluster_utils import Cluster
@@ -20,6 +21,7 @@ from hf_acpmbr.cli.main import main
 from hf_acpmbr.runs.output import parts_of
 from hf_acpmbr.runs.ray import Reranker
 
+T = TypeVar("T")
 ROWS = 240
 SETTINGS = {"target": "embedded-d1", "decoder": "mbr"}
 START = time.monotonic()
@@ -42,35 +44,37 @@ class Slow(Reranker):
         return super().__call__(batch)
 
 
-def lose_one(cluster: Cluster, node: Any, when: Any) -> threading.Thread:
-    """Kill a node without warning once `when` says so, and add another one."""
+def lose_one(cluster: Cluster, node: Any, when: Callable[[], bool], work: Callable[[], T]) -> T:
+    """Do the work in a thread; once `when` says so, kill a node without warning and add another one.
 
-    def lose() -> None:
+    A new node sets signal handlers, which only the main thread may.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
         while not when():
+            assert not working.done(), working.exception() or "the work was over before a node was lost"
             time.sleep(0.1)
         cluster.remove_node(node, allow_graceful=False)
         log("a node was killed")
         cluster.add_node(num_cpus=1)
         log("another one was added")
-
-    thread = threading.Thread(target=lose)
-    thread.start()
-    return thread
+        return working.result()
 
 
 def in_python(cluster: Cluster, nodes: list[Any]) -> None:
-    seen: list[int] = []
     actors = ray.data.ActorPoolStrategy(size=2)
     made = ray.data.from_items(rows(), override_num_blocks=24).map_batches(
         Slow, fn_constructor_kwargs=SETTINGS, batch_size=10, compute=actors, num_cpus=1
     )
-    thread = lose_one(cluster, nodes.pop(), lambda: len(seen) >= 40)
-    found = {}
-    for row in made.iter_rows():
-        assert row["id"] not in found, "no row twice"
-        found[row["id"]] = row
-        seen.append(row["id"])
-    thread.join()
+    found: dict[int, dict[str, Any]] = {}
+
+    def collect() -> None:
+        for row in made.iter_rows():
+            assert row["id"] not in found, "no row twice"
+            found[row["id"]] = row
+
+    lose_one(cluster, nodes.pop(), lambda: len(found) >= 40, collect)
+    assert len(found) == ROWS
     log(f"map_batches: {len(found)} of {ROWS} rows, each once")
     mbr = ACPMBR(**SETTINGS)
     for row in rows():
@@ -88,10 +92,12 @@ def by_command(cluster: Cluster, nodes: list[Any], folder: Path) -> None:
     assert main(["rerank", *options, "--output", str(one), "--quiet"]) == 0
     log(f"one process: {len(one.read_bytes().splitlines())} lines")
     shards = parts_of(str(output))
-    thread = lose_one(cluster, nodes.pop(), lambda: len(list(shards.glob("[0-9]*.json"))) >= 5)
-    on_ray = ["--ray", cluster.address, "--ray-options", "num_cpus=1"]
-    assert main(["rerank", *options, "--output", str(output), *on_ray]) == 0
-    thread.join()
+    on_ray = ["--output", str(output), "--ray", cluster.address, "--ray-options", "num_cpus=1"]
+
+    def begun() -> bool:
+        return len(list(shards.glob("[0-9]*.json"))) >= 5
+
+    assert lose_one(cluster, nodes.pop(), begun, lambda: main(["rerank", *options, *on_ray])) == 0
     assert output.read_bytes() == one.read_bytes()
     log("acpmbr rerank --ray: the bytes of one process")
     assert sorted(path.name for path in folder.glob("ray*")) == ["ray.jsonl", "ray.jsonl.run.json"]
