@@ -40,7 +40,7 @@ class Texts:
     def __init__(self, data: str | None) -> None:
         rows = read_lines(find("ratings", "mqm.test.en-de.jsonl.gz", data))
         self.unique = list({row["hypothesis"]: row for row in rows}.values())
-        references = load_wmt("wmt23", "en-de", data)["reference"]
+        references = [sentence.reference for sentence in load_wmt("wmt23", "en-de", data)]
         self.references = list(dict.fromkeys(references))
 
     def pairs(self, count: int) -> tuple[list[str], list[str]]:

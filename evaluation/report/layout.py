@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What stands in one place; bold if it is significant."""
-
-    text: str = ""
-    bold: bool = False
+class Bold(str):
+    """A cell that is significant."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +24,9 @@ class Layout:
     """
 
     title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...] | None, ...]
-    notes: tuple[str, ...] = ()
+    header: Sequence[str]
+    rows: Sequence[Sequence[str] | None]
+    notes: Sequence[str] = ()
     numbers: int = 2
 
     def render(self, form: str) -> str:
@@ -39,22 +36,22 @@ class Layout:
         return forms[form]()
 
     def text(self) -> str:
-        body = [[cell.text + ("*" if cell.bold else "") for cell in row] for row in self.rows if row is not None]
-        widths = [max(len(line[i]) for line in [list(self.header), *body]) for i in range(len(self.header))]
+        body = [row and [cell + "*" * isinstance(cell, Bold) for cell in row] for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(self.header, *filter(None, body), strict=True)]
 
-        def line(cells: list[str]) -> str:
+        def line(cells: Sequence[str]) -> str:
             columns = enumerate(zip(cells, widths, strict=True))
             return "  ".join(c.ljust(w) if i < self.numbers else c.rjust(w) for i, (c, w) in columns).rstrip()
 
-        rule, cells = "-" * (sum(widths) + 2 * (len(widths) - 1)), iter(body)
-        lines = [rule if row is None else line(next(cells)) for row in self.rows]
-        return "\n".join([self.title, line(list(self.header)), rule, *lines, rule, *self.notes])
+        rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+        lines = [line(row) if row else rule for row in body]
+        return "\n".join([self.title, line(self.header), rule, *lines, rule, *self.notes])
 
     def markdown(self) -> str:
-        def line(cells: list[str]) -> str:
+        def line(cells: Sequence[str]) -> str:
             return "| " + " | ".join(map(_markdown, cells)) + " |"
 
-        rows = [[f"**{c.text}**" if c.bold and c.text else c.text for c in row] for row in self.rows if row is not None]
+        rows = [[f"**{c}**" if isinstance(c, Bold) else c for c in row] for row in self.rows if row]
         marks = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
         lines = [f"### {_markdown(self.title)}", "", line(list(self.header)), line(marks), *map(line, rows)]
         return "\n".join([*lines, "", *(f"{_markdown(note)}\n" for note in self.notes)]).rstrip() + "\n"
@@ -64,26 +61,21 @@ class Layout:
         lines = [f"% {_one_line(self.title)}", rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
         lines.append(" & ".join(map(_tex, self.header)) + r" \\ \midrule")
         for row in self.rows:
-            if row is None:
-                lines.append(r"\midrule")
-            else:
-                cells = [rf"\textbf{{{_tex(c.text)}}}" if c.bold else _tex(c.text) for c in row]
-                lines.append(" & ".join(cells) + r" \\")
+            cells = [rf"\textbf{{{_tex(c)}}}" if isinstance(c, Bold) else _tex(c) for c in row or ()]
+            lines.append(" & ".join(cells) + r" \\" if row else r"\midrule")
         notes = [f"% {_one_line(note)}" for note in self.notes]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
 
     def html(self) -> str:
-        def cell(tag: str, text: str, i: int, bold: bool = False) -> str:
-            inner = f"<b>{html.escape(text)}</b>" if bold else html.escape(text)
+        def cell(tag: str, i: int, text: str) -> str:
+            inner = f"<b>{html.escape(text)}</b>" if isinstance(text, Bold) else html.escape(text)
             return f"<{tag}{' class=n' if i >= self.numbers else ''}>{inner}</{tag}>"
 
-        head = "".join(cell("th", name, i) for i, name in enumerate(self.header))
+        head = "".join(cell("th", i, name) for i, name in enumerate(self.header))
         parts = [f"<table><thead><tr>{head}</tr></thead><tbody>"]
         for row in self.rows:
-            if row is None:
-                parts.append("</tbody><tbody>")
-            else:
-                parts += ["<tr>", *(cell("td", c.text, i, c.bold) for i, c in enumerate(row)), "</tr>"]
+            cells = "".join(cell("td", i, text) for i, text in enumerate(row or ()))
+            parts.append(f"<tr>{cells}</tr>" if row else "</tbody><tbody>")
         notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in self.notes)
         return "".join([*parts, "</tbody></table>"]) + notes
 

@@ -79,15 +79,14 @@ def series_of(results: Results, rows: Sequence[RowResults]) -> list[Series]:
 
 def cost_of(results: Results, row: RowResults) -> float:
     """Return a row's cost per sentence: calls really made, weighted by their utilities' sizes if these are known."""
-    names = (results.settings.target, *results.settings.distilled)
-    sizes = {name: float(results.utilities.get(name, {}).get("parameters", 0)) for name in names}
-    if sizes[results.settings.target] <= 0:
+    if not (size := results.parameters(results.settings.target)):
         return row.total_calls
-    return sum(results.calls(row, name) * size for name, size in sizes.items()) / sizes[results.settings.target]
+    names = (results.settings.target, *results.settings.distilled)
+    return sum(results.calls(row, name) * results.parameters(name) for name in names) / size
 
 
 def cost_label(results: Results) -> str:
-    sized = results.utilities.get(results.settings.target, {}).get("parameters", 0)
+    sized = results.parameters(results.settings.target)
     return "target-size utility calls per sentence" if sized else "utility calls per sentence"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,27 +55,6 @@ class RowResults:
         return float(np.mean([sum(calls.values()) for calls in self.calls]))
 
 
-class UtilityNote(TypedDict, total=False):
-    """What a run says of a utility; absent if the metric is the corpus's own."""
-
-    name: str
-    signature: str
-    higher_is_better: bool
-    scale: float
-    parameters: int
-    symmetric: bool
-
-
-class RunNote(TypedDict):
-    """run.<pair>.json"""
-
-    settings: dict[str, object]
-    pair: str
-    sentences: list[list[str]]
-    utilities: dict[str, UtilityNote]
-    version: str
-
-
 @dataclass(frozen=True, eq=False)
 class Results:
     """One language pair of a run; `indices` says which of the run's sentences no row has failed on."""
@@ -82,7 +62,7 @@ class Results:
     folder: Path
     pair: str
     settings: EvaluationSettings
-    utilities: dict[str, UtilityNote]
+    utilities: dict[str, dict[str, Any]]
     version: str
     indices: list[int]
     sources: list[str]
@@ -101,6 +81,10 @@ class Results:
     def factor(self, utility: str) -> float:
         """Return what its scores are multiplied by in tables: 100 if they are on 0–1."""
         return 100.0 if float(self.utilities.get(utility, {}).get("scale", 1.0)) == 1.0 else 1.0
+
+    def parameters(self, utility: str) -> float:
+        """Return the size of a utility's network; 0 if it is unknown."""
+        return float(self.utilities.get(utility, {}).get("parameters", 0))
 
     def calls(self, row: RowResults, utility: str) -> float:
         """Average the calls of one utility per sentence. Settings may name it by a path, decisions never do."""
@@ -163,7 +147,7 @@ def open_results(folder: str | Path) -> list[Results]:
     return [_open(folder, json.loads(path.read_text(encoding="utf-8"))) for path in runs]
 
 
-def _open(folder: Path, run: RunNote) -> Results:
+def _open(folder: Path, run: Mapping[str, Any]) -> Results:
     settings = EvaluationSettings.from_dict(run["settings"])
     table = pq.read_table(folder / f"results.{run['pair']}.parquet")
     keys = np.array(table["row"].to_pylist())

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluation.report.layout import Cell, Layout
+from evaluation.report.layout import Bold, Layout
 from evaluation.report.results import CORPUS_METRICS, Results, RowResults
 from evaluation.report.significance import Comparison, corpus_metric
 from evaluation.wmt.rows import completer_name
@@ -61,18 +61,19 @@ def build_table(results: Results, compared: Compared | None = None) -> Layout:
     metrics = results.settings.metrics
     header = ["method", "distilled", *(metric_name(results, metric) for metric in metrics)]
     header += ["MSE", "regret", "stated", "cost M", "target calls", "distilled calls"]
-    rows: list[tuple[Cell, ...] | None] = []
+    rows: list[list[str] | None] = []
     block = None
     for row in results.table:
         here = row.row.budget, row.row.key == "oracle", bool(row.row.own)
         if block is not None and here != block:
             rows.append(None)
         block = here
-        bold = {metric: bool(compared and compared[row.row.key][metric].significant) for metric in metrics}
-        cells = [Cell(text) for text in row_label(row)]
-        cells += [Cell(f"{metric_value(results, row, metric):.2f}", bold[metric]) for metric in metrics]
-        rows.append((*cells, *(Cell(text) for text in _costs(results, row))))
-    return Layout(_title(results), tuple(header), tuple(rows), _notes(results, compared))
+        cells = []
+        for metric in metrics:
+            better = compared is not None and compared[row.row.key][metric].significant
+            cells.append((Bold if better else str)(f"{metric_value(results, row, metric):.2f}"))
+        rows.append([*row_label(row), *cells, *_costs(results, row)])
+    return Layout(_title(results), header, rows, _notes(results, compared))
 
 
 def significance_table(results: Results, compared: Compared) -> Layout:
@@ -81,20 +82,20 @@ def significance_table(results: Results, compared: Compared) -> Layout:
     header = ["method", "distilled"]
     for metric in metrics:
         header += [metric_name(results, metric), "p"]
-    rows: list[tuple[Cell, ...] | None] = []
+    rows: list[list[str] | None] = []
     for row in results.table:
-        cells = [Cell(text) for text in row_label(row)]
+        cells = list(row_label(row))
         for metric in metrics:
             found = compared[row.row.key][metric]
-            cells.append(Cell(f"{found.mean:.2f} ± {found.interval:.2f}", found.significant))
-            cells.append(Cell("" if found.p_value is None else f"{found.p_value:.3f}"))
-        rows.append(tuple(cells))
+            cells.append((Bold if found.significant else str)(f"{found.mean:.2f} ± {found.interval:.2f}"))
+            cells.append("" if found.p_value is None else f"{found.p_value:.3f}")
+        rows.append(cells)
     notes = (
         results.signature,
         "sacreBLEU paired bootstrap; AC-PMBR against PMBR of the same block, the others against MBR",
         "* or bold: better than that baseline, p < 0.05",
     )
-    return Layout(_title(results), tuple(header), tuple(rows), notes)
+    return Layout(_title(results), header, rows, notes)
 
 
 def published_table(results: Results) -> Layout | None:
@@ -110,7 +111,7 @@ def published_table(results: Results) -> Layout | None:
     shown = [name for name in columns if name in metrics or name == PAPER_ERROR]
     here = [NAMES.get(target, target) if name == PAPER_TARGET else name for name in shown]
     header = ["method", "distilled", *(f"{name}, paper" for name in columns), *(f"{name}, here" for name in here)]
-    rows: list[tuple[Cell, ...] | None] = []
+    rows: list[list[str] | None] = []
     block = None
     for key, values in published.items():
         method, *rest = key.split("/")
@@ -133,13 +134,13 @@ def published_table(results: Results) -> Layout | None:
                 cells.append(_error(row))
             else:
                 cells.append(f"{metric_value(results, row, metrics[name]):.2f}")
-        rows.append(tuple(map(Cell, cells)))
+        rows.append(cells)
     notes = [f"Paper: {PUBLISHED['source']}.", f"Here: {_title(results)}; {_budgets(results)}"]
     if ours:
         notes.append("Our distilled utilities stand beside the paper's of the most similar relative size.")
     if all(value is None for values in published.values() for value in values[:-1]):
         notes.append("Of this direction only the MSE is known to this project.")
-    return Layout(f"The paper's Table 1, {results.pair}", tuple(header), tuple(rows), tuple(notes))
+    return Layout(f"The paper's Table 1, {results.pair}", header, rows, notes)
 
 
 _PAPER_LABELS = {"map": "MAP", "mbr": "MBR", "distilled-mbr": "MBR, distilled", "oracle": "Oracle"}
@@ -150,9 +151,9 @@ def our_guides(results: Results) -> dict[str, str]:
     """Match the paper's distilled utilities with the run's: by name, else by their size relative to the target's."""
     sizes, found = PUBLISHED["parameters"], dict[str, str]()
     guides = [name for name in sizes if name != "target"]
-    target = float(results.utilities.get(results.settings.target, {}).get("parameters", 0))
+    target = results.parameters(results.settings.target)
     for name in results.settings.distilled:
-        own, named = float(results.utilities.get(name, {}).get("parameters", 0)), name.rpartition("-")[2]
+        own, named = results.parameters(name), name.rpartition("-")[2]
         if name.startswith("bleurt-20-") and named in guides:
             found[named] = name
         elif own > 0 and target > 0:

@@ -8,12 +8,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, cast
 
 from ..candidates import Candidates
-from ..files import parse_json
 from .formats import OUTPUT_FIELDS
-from .inputs import Input, Lines, Parsed, open_lines, shown, text_of
+from .inputs import Entries, Input, Lines, json_of, open_lines, shown, text_of
 
 LIST_FORMATS = ("jsonl", "lines", "nbest")
 _LISTS = ("candidates", "counts", "logprobs", "references")
@@ -37,9 +36,6 @@ class CandidateList:
     fields: dict[str, object] = field(default_factory=dict)
 
 
-Lists: TypeAlias = "Parsed[CandidateList]"
-
-
 def candidate_input(args: argparse.Namespace) -> Input[CandidateList]:
     """Open the input that the options of `rerank` name."""
     size, sources = args.candidates_per_source, args.sources
@@ -55,71 +51,70 @@ def candidate_input(args: argparse.Namespace) -> Input[CandidateList]:
     if sources == "-" == args.input:
         raise ValueError("--input and --sources cannot both be standard input")
     lines = open_lines(args.input)
-    parse: Callable[[], Lists]
+    entries: Callable[[], Entries] = lines.__iter__
+    make: Callable[[str, Any], CandidateList] = _of_texts
     if format == "jsonl":
-        reserved = () if args.format in ("text", "preferences") else OUTPUT_FIELDS
-        parse = partial(_from_json, lines, reserved)
+        make = partial(_of_json, () if args.format in ("text", "preferences") else OUTPUT_FIELDS)
     elif format == "lines":
-        parse = partial(_from_blocks, lines, size)
+        entries = partial(_blocks, lines, size)
     else:
         numbered = "with --sources ids are line numbers" if sources is not None else ""
         if args.format == "text":
             numbered = numbered or "a text has one line per id; --format jsonl has the ids"
-        parse = partial(_from_nbest, lines, args.nbest_logprobs, numbered)
+        entries = partial(_nbest_lists, lines, args.nbest_logprobs, numbered)
     if sources is None:
-        return Input([lines], parse)
+        return Input([lines], entries, make)
     texts = Lines(sources, "--sources")
-    return Input([lines, texts], lambda: _with_sources(parse(), texts))
+    return Input([lines, texts], partial(_with_sources, entries, texts), partial(_of_list_and_source, make))
 
 
-def _with_sources(lists: Lists, texts: Lines) -> Lists:
-    numbered = iter(texts)
-    count = 0
-    for where, make in lists:
-        if (line := next(numbered, None)) is None:
+def _with_sources(entries: Callable[[], Entries], texts: Lines) -> Entries:
+    sources, count = iter(texts), 0
+    for where, entry in entries():
+        if (line := next(sources, None)) is None:
             raise ValueError(f"{texts.name} has {count} lines, and there are more lists of candidates ({where})")
         count += 1
-        yield where, partial(_with_source, make, line[1], where)
-    if (line := next(numbered, None)) is not None:
-        raise ValueError(f"{texts.where(line[0])} has no list of candidates: there are only {count}")
+        yield where, (entry, line[1])
+    if (line := next(sources, None)) is not None:
+        raise ValueError(f"{line[0]} has no list of candidates: there are only {count}")
 
 
-def _with_source(make: Callable[[], CandidateList], source: str, where: str) -> CandidateList:
-    item = make()
+def _of_list_and_source(make: Callable[[str, Any], CandidateList], where: str, given: tuple[Any, str]) -> CandidateList:
+    entry, source = given
+    item = make(where, entry)
     if item.source is not None:
         raise ValueError(f"{where} has a source of its own, and --sources gives another: use one of them")
     return replace(item, source=source, fields={**item.fields, "source": source})
 
 
-def _from_blocks(lines: Lines, size: int) -> Lists:
-    numbered = iter(lines)
-    while block := list(itertools.islice(numbered, size)):
-        where = lines.where(block[0][0])
+def _blocks(lines: Lines, size: int) -> Entries:
+    placed, count = iter(lines), 0
+    while block := list(itertools.islice(placed, size)):
+        count += len(block)
         if len(block) < size:
-            raise ValueError(
-                f"{lines.name} has {block[-1][0]} lines, which --candidates-per-source {size} does not divide"
-            )
-        yield where, partial(_of_texts, where, [text for _, text in block])
+            raise ValueError(f"{lines.name} has {count} lines, which --candidates-per-source {size} does not divide")
+        yield block[0][0], ([text for _, text in block], None, {})
 
 
-def _of_texts(where: str, texts: list[str], logprobs: list[float] | None = None, **fields: object) -> CandidateList:
+def _of_texts(where: str, entry: tuple[list[str], list[float] | None, dict[str, object]]) -> CandidateList:
+    texts, logprobs, fields = entry
     return CandidateList(_built(where, texts, None, logprobs), fields=fields)
 
 
-def _from_nbest(lines: Lines, logprobs: bool, numbered: str) -> Lists:
+def _nbest_lists(lines: Lines, logprobs: bool, numbered: str) -> Entries:
     """Group lines `id ||| text ||| …` by id. Ids ascend; with a reason in `numbered` they must be 0, 1, 2, …"""
-    parsed = ((number, *_nbest_line(lines.where(number), text, logprobs)) for number, text in lines)
+    parsed = ((where, *_nbest_line(where, text, logprobs)) for where, text in lines)
     last = -1
     for count, (identity, group) in enumerate(itertools.groupby(parsed, key=lambda entry: entry[1])):
         entries = list(group)
-        where = lines.where(entries[0][0])
+        where = entries[0][0]
         if identity <= last:
             raise ValueError(f"{where}: id {identity} comes after id {last}: sort the list by id")
         if numbered and identity != count:
             raise ValueError(f"{where}: id {identity} where {count} was expected: {numbered}")
         last = identity
         scores = [score for *_, score in entries] if logprobs else None
-        yield where, partial(_of_texts, where, [text for _, _, text, _ in entries], scores, id=identity)
+        yield where, ([text for _, _, text, _ in entries], scores, {"id": identity})
 
 
 def _nbest_line(where: str, line: str, logprobs: bool) -> tuple[int, str, float]:
@@ -134,13 +129,7 @@ def _nbest_line(where: str, line: str, logprobs: bool) -> tuple[int, str, float]
         ) from None
 
 
-def _from_json(lines: Lines, reserved: Sequence[str]) -> Lists:
-    for number, line in lines:
-        where = lines.where(number)
-        yield where, partial(_of_json, line, where, reserved)
-
-
-def _of_json(line: str, where: str, reserved: Sequence[str]) -> CandidateList:
+def _of_json(reserved: Sequence[str], where: str, line: str) -> CandidateList:
     entry = _json_entry(line, where)
     for name in ("counts", "logprobs"):
         if not isinstance(entry.get(name, []), (list, type(None))):
@@ -163,13 +152,8 @@ def _of_json(line: str, where: str, reserved: Sequence[str]) -> CandidateList:
 def _json_entry(line: str, where: str) -> dict[str, object]:
     if not line.strip():
         raise ValueError(f"{where} is blank: remove it, or give candidates")
-    try:
-        value = parse_json(line)
-    except ValueError as error:
-        raise ValueError(
-            f"{where} is not JSON that can be used ({error}): use --candidates-per-source for plain lines, "
-            "--input-format nbest for n-best lists"
-        ) from None
+    otherwise = "use --candidates-per-source for plain lines, --input-format nbest for n-best lists"
+    value = json_of(where, line, otherwise)
     entry = {"candidates": value} if isinstance(value, list) else value
     if not isinstance(entry, dict) or not entry.get("candidates"):
         raise ValueError(f'{where} has no candidates: give a list of texts or {{"candidates": [...]}}')

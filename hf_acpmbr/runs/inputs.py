@@ -17,24 +17,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, ClassVar, Generic, TypeAlias, TypeVar
 
 from ..files import parse_json
 
 Item = TypeVar("Item")
-# The place of a record in its file, and a function that makes its item or names the mistake.
-Parsed = Iterator[tuple[str, Callable[[], Item]]]
+Entries: TypeAlias = Iterator[tuple[str, Any]]  # the place of each record in its file, and what it is made of
 _BOM = b"\xef\xbb\xbf"
 ROWS_AT_ONCE = 4096  # of a parquet file: some megabytes of candidates
 
 
 class Lines:
-    r"""The lines of a UTF-8 file, or of standard input for "-", numbered from 1; only \n ends a line.
+    r"""The lines of a UTF-8 file, or of standard input for "-", each with its place; only \n ends a line.
 
     Args:
         path: file, or "-".
         option: the option that named it, for messages.
     """
+
+    unit: ClassVar[str] = "line"
 
     def __init__(self, path: str, option: str = "--input") -> None:
         self.path, self.option = path, option
@@ -58,17 +59,25 @@ class Lines:
             self.path = copy.name
             yield
 
-    def __iter__(self) -> Iterator[tuple[int, str]]:
+    def __iter__(self) -> Iterator[tuple[str, str]]:
         content = hashlib.sha256()
         with self._opened() as file:
-            for number, line in enumerate(file, 1):
-                content.update(line)
-                yield number, self._text(number, line.removeprefix(_BOM) if number == 1 else line)
+            for number, text in enumerate(self._texts(file, content.update), 1):
+                yield f"{self.name} {self.unit} {number}", text
         self.digest = content.hexdigest()
 
-    def where(self, number: int) -> str:
-        """Name a line as messages do."""
-        return f"{self.name} line {number}"
+    def _texts(self, file: BinaryIO, hashed: Callable[[bytes], None]) -> Iterator[str]:
+        """Yield the text of each line, and hand all bytes of the file to `hashed`."""
+        for number, line in enumerate(file, 1):
+            hashed(line)
+            text = line.removeprefix(_BOM) if number == 1 else line
+            try:
+                yield text.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{self.name} line {number} is not UTF-8 (byte 0x{text[error.start]:02x} at position "
+                    f"{error.start + 1}): convert the file, for example with iconv -t UTF-8"
+                ) from None
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
@@ -83,39 +92,24 @@ class Lines:
         with file:
             yield file
 
-    def _text(self, number: int, line: bytes) -> str:
-        try:
-            return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{self.where(number)} is not UTF-8 (byte 0x{line[error.start]:02x} at position "
-                f"{error.start + 1}): convert the file, for example with iconv -t UTF-8"
-            ) from None
-
 
 class ParquetRows(Lines):
     """The rows of a parquet file, each as one line of JSON."""
 
-    def __iter__(self) -> Iterator[tuple[int, str]]:
+    unit: ClassVar[str] = "row"
+
+    def _texts(self, file: BinaryIO, hashed: Callable[[bytes], None]) -> Iterator[str]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        content = hashlib.sha256()
-        with self._opened() as file:
-            while block := file.read(1 << 20):
-                content.update(block)
-            file.seek(0)
-            try:
-                batches = pq.ParquetFile(file).iter_batches(batch_size=ROWS_AT_ONCE)
-                rows = (row for batch in batches for row in batch.to_pylist())
-                for number, row in enumerate(rows, 1):
-                    yield number, json.dumps(row, ensure_ascii=False, default=str)
-            except pa.ArrowInvalid as error:
-                raise ValueError(f"{self.option} {self.path} is not a parquet file: {error}") from error
-        self.digest = content.hexdigest()
-
-    def where(self, number: int) -> str:
-        return f"{self.name} row {number}"
+        while block := file.read(1 << 20):
+            hashed(block)
+        file.seek(0)
+        try:
+            for batch in pq.ParquetFile(file).iter_batches(batch_size=ROWS_AT_ONCE):
+                yield from (json.dumps(row, ensure_ascii=False, default=str) for row in batch.to_pylist())
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{self.option} {self.path} is not a parquet file: {error}") from error
 
 
 def open_lines(path: str) -> Lines:
@@ -138,11 +132,13 @@ class Input(Generic[Item]):
 
     Args:
         files: what it is read from.
-        items: starts a new pass over the records; raises ValueError at the first mistake.
+        entries: starts a new pass over the records.
+        make: makes an item of its place and entry. Both raise ValueError at the first mistake.
     """
 
     files: list[Lines]
-    items: Callable[[], Parsed[Item]]
+    entries: Callable[[], Entries]
+    make: Callable[[str, Any], Item]
 
     @property
     def repeatable(self) -> bool:
@@ -164,8 +160,8 @@ class Input(Generic[Item]):
 
     def records(self, wanted: Callable[[int], bool] = lambda position: True) -> Iterator[Record[Item]]:
         """Yield the records at wanted positions; skipping the others is many times faster."""
-        parsed = enumerate(self.items())
-        return (Record(position, where, make()) for position, (where, make) in parsed if wanted(position))
+        numbered = enumerate(self.entries())
+        return (Record(k, where, self.make(where, entry)) for k, (where, entry) in numbered if wanted(k))
 
     def batches(self, size: int, wanted: Callable[[int], bool] = lambda position: True) -> Iterator[list[Record[Item]]]:
         """Yield batches at fixed positions, all or none of whose records are wanted.
@@ -193,12 +189,15 @@ def source_input(args: argparse.Namespace) -> Input[str]:
     if column is None and args.input.endswith((".parquet", ".jsonl")):
         raise ValueError(f"--input {args.input} has columns: say which one holds the sources by --column NAME")
 
-    def items() -> Parsed[str]:
-        for number, text in lines:
-            where = lines.where(number)
-            yield where, partial(str, text) if column is None else partial(_field, text, column, where)
+    return Input([lines], lines.__iter__, _text if column is None else partial(_field, column))
 
-    return Input([lines], items)
+
+def json_of(where: str, line: str, otherwise: str) -> object:
+    """Parse a line of JSON; a mistake names its place and what to do otherwise."""
+    try:
+        return parse_json(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON that can be used ({error}): {otherwise}") from None
 
 
 def text_of(value: object, field: str, where: str) -> str:
@@ -220,15 +219,13 @@ def shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _field(line: str, column: str, where: str) -> str:
-    try:
-        row = parse_json(line)
-    except ValueError as error:
-        raise ValueError(
-            f"{where} is not JSON that can be used ({error}): leave out --column for plain lines"
-        ) from None
+def _text(where: str, line: str) -> str:
+    return line
+
+
+def _field(column: str, where: str, line: str) -> str:
+    row = json_of(where, line, "leave out --column for plain lines")
     if not isinstance(row, dict) or column not in row:
         known = f": it has {', '.join(row)}" if isinstance(row, dict) else ""
         raise ValueError(f"{where} has no column {column!r}{known}")
-    text = row[column]
-    return text_of(text, repr(column), where)
+    return text_of(row[column], repr(column), where)

@@ -7,8 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,8 @@ from hf_acpmbr.runs.inputs import Input, Lines
 def test_only_a_newline_ends_a_line_and_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes("\ufeffone\r\ntwo\u2028still two\rand on\n\n\ufefffour".encode())
-    assert list(Lines(str(path))) == [(1, "one"), (2, "two\u2028still two\rand on"), (3, ""), (4, "\ufefffour")]
+    texts = ["one", "two\u2028still two\rand on", "", "\ufefffour"]
+    assert list(Lines(str(path))) == [(f"{path} line {k}", text) for k, text in enumerate(texts, 1)]
     path.write_bytes(b"")
     assert list(Lines(str(path))) == []
 
@@ -61,16 +61,16 @@ def test_batches_stay_at_their_positions_and_hold_no_more_than_their_records() -
     taken: list[int] = []
     made: list[int] = []
 
-    def make(number: int) -> int:
+    def make(where: str, number: int) -> int:
         made.append(number)
         return number
 
-    def items() -> Iterator[tuple[str, Callable[[], int]]]:
+    def entries() -> Iterator[tuple[str, int]]:
         for number in range(7):
             taken.append(number)
-            yield f"line {number}", partial(make, number)
+            yield f"line {number}", number
 
-    batches = Input([], items).batches(2, lambda position: position >= 4)
+    batches = Input([], entries, make).batches(2, lambda position: position >= 4)
     assert [record.item for record in next(batches)] == [4, 5]
     assert taken == [0, 1, 2, 3, 4, 5], "nothing is read ahead"
     assert made == [4, 5], "what is not wanted is not looked into"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sacrebleu.significance import PairedTest
 
-from evaluation.report.layout import Cell, Layout
+from evaluation.report.layout import Bold, Layout
 from evaluation.report.significance import Comparison, corpus_metric, paired_bootstrap, resampled
 
 RESAMPLES = 400
@@ -70,7 +70,7 @@ def test_corpus_metrics_are_sacrebleu_s():
 
 
 def test_every_form_of_a_table():
-    layout = Layout("T", ("m", "d", "x ↓"), ((Cell("a_b"), Cell("<i>"), Cell("1", bold=True)), None), ("note",))
+    layout = Layout("T", ("m", "d", "x ↓"), (("a_b", "<i>", Bold("1")), None), ("note",))
     assert "1*" in layout.text()
     assert "| a_b | &lt;i&gt; | **1** |" in layout.markdown()
     assert r"a\_b & <i> & \textbf{1} \\" in layout.latex()
@@ -81,7 +81,7 @@ def test_every_form_of_a_table():
 
 def test_names_cannot_leave_their_place_in_a_table():
     name = "=1+1|x\n\\input{a}$~^<b>"
-    layout = Layout(name, ("m",), ((Cell(name),),), (name,))
+    layout = Layout(name, ("m",), ((name,),), (name,))
     latex = layout.latex()
     assert r"=1+1|x \textbackslash{}input\{a\}\$\textasciitilde{}\textasciicircum{}<b> \\" in latex
     assert all(line.startswith("%") for line in latex.splitlines() if r"\input" in line), "only in comments"

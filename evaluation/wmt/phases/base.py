@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from evaluation.wmt.data import Source
 from hf_acpmbr.files import write_atomically
 from hf_acpmbr.runs.shards import Note, Shards, Share, json_digest
 
@@ -27,27 +28,18 @@ Given: TypeAlias = Mapping[str, Any]  # what the earlier phases have made for on
 
 
 @dataclass(frozen=True)
-class Source:
-    """One sentence to translate."""
-
-    index: int
-    id: str
-    text: str
-    reference: str
-
-
 class Corpus:
-    """The sentences of one language pair, given as (id, source, reference), in shards of `shard_size` neighbours."""
+    """The sentences of one language pair, in shards of `size` neighbours."""
 
-    def __init__(self, pair: str, sentences: Sequence[Sequence[str]], shard_size: int) -> None:
-        self.pair, self.size = pair, shard_size
-        self.sources = [Source(index, *texts) for index, texts in enumerate(sentences)]
+    pair: str
+    sources: Sequence[Source]
+    size: int
 
     @property
     def shards(self) -> range:
         return range(-(-len(self.sources) // self.size))
 
-    def shard(self, shard: int) -> list[Source]:
+    def shard(self, shard: int) -> Sequence[Source]:
         return self.sources[shard * self.size : (shard + 1) * self.size]
 
 

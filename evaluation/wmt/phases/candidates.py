@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from transformers.utils import logging
 
-from evaluation.wmt.phases.base import Corpus, Given, Phase, Record, Source
+from evaluation.wmt.data import Source
+from evaluation.wmt.phases.base import Corpus, Given, Phase, Record
 from evaluation.wmt.rows import BEAMS
 from evaluation.wmt.settings import EvaluationSettings, ModelSettings
 from hf_acpmbr import ACPMBR, Candidates

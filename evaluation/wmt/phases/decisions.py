@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from evaluation.benchmarks.measures import regret, squared_error
-from evaluation.wmt.phases.base import Given, Phase, Record, Source
+from evaluation.wmt.data import Source
+from evaluation.wmt.phases.base import Given, Phase, Record
 from evaluation.wmt.phases.candidates import CandidatesPhase, Drawn
 from evaluation.wmt.phases.scores import MatrixPhase, ReferencePhase, open_utility, utility_contents
 from evaluation.wmt.rows import BEAM, Row, all_rows

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from evaluation.benchmarks.measures import full_matrix
-from evaluation.wmt.phases.base import Given, Phase, Record, Source
+from evaluation.wmt.data import Source
+from evaluation.wmt.phases.base import Given, Phase, Record
 from evaluation.wmt.settings import EvaluationSettings
 from hf_acpmbr import load_utility
 from hf_acpmbr.metrics.network import NetworkUtility
