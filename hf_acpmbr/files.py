@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -56,13 +57,16 @@ def is_stream(path: str) -> bool:
     return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
 
 
-def check_output(path: str, option: str = "--output") -> None:
-    """Refuse, before any work, an output that cannot become a file."""
+def check_output(path: str, inputs: Mapping[str, str | None]) -> None:
+    """Refuse, before any work, an --output that cannot become a file, or is one of the inputs (by option)."""
     if os.path.isdir(path):
-        raise ValueError(f"{option} {path} is a folder: give a file in it")
+        raise ValueError(f"--output {path} is a folder: give a file in it")
     folder = os.path.dirname(os.path.realpath(path))
     if path != "-" and not os.path.isdir(folder):
-        raise ValueError(f"{option} {path}: there is no folder {folder}, make it first or choose another")
+        raise ValueError(f"--output {path}: there is no folder {folder}, make it first or choose another")
+    for option, given in inputs.items():
+        if given and os.path.exists(given) and os.path.exists(path) and os.path.samefile(given, path):
+            raise ValueError(f"--output {path} is the --{option} file: choose another --output")
 
 
 def say_replaced(path: str | os.PathLike[str]) -> None:

@@ -9,7 +9,6 @@ import sys
 
 from ..files import check_output, is_stream, say_replaced, write_atomically
 from ..runs.inputs import Lines
-from ..runs.job import same_file
 from .options import add_key_values
 
 _EXAMPLES = """\
@@ -41,22 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..scoring import load_utility
 
-    check_output(args.output)
+    names = ("hypotheses", "references", "sources")
+    paths: dict[str, str] = {name: path for name in names if (path := getattr(args, name)) is not None}
+    check_output(args.output, paths)
+    if list(paths.values()).count("-") > 1:
+        raise ValueError("only one of --hypotheses, --references and --sources can be standard input (-)")
     try:
         utility = load_utility(args.utility, trust_remote_code=args.trust_remote_code, **args.option)
     except TypeError as error:  # an option that the utility's class does not have
         raise ValueError(str(error)) from error
-    needed = {"hypotheses": True, "references": utility.needs_reference, "sources": utility.needs_source}
-    paths: dict[str, str] = {name: path for name in needed if (path := getattr(args, name)) is not None}
-    if list(paths.values()).count("-") > 1:
-        raise ValueError("only one of --hypotheses, --references and --sources can be standard input (-)")
-    for name, path in paths.items():
-        if same_file(path, args.output):
-            raise ValueError(f"--output {args.output} is the --{name} file: choose another --output")
     texts = {name: [line for _, line in Lines(path, f"--{name}")] for name, path in paths.items()}
     hypotheses = texts["hypotheses"]
-    for name in needed:
-        if needed[name] and name not in texts:
+    for name, needed in (("references", utility.needs_reference), ("sources", utility.needs_source)):
+        if needed and name not in texts:
             raise ValueError(f"utility {utility.name!r} needs --{name} FILE")
         if len(lines := texts.get(name, hypotheses)) != len(hypotheses):
             raise ValueError(

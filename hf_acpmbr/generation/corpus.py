@@ -64,6 +64,19 @@ def decide_texts(
     return Decided(tuple(decisions), int(output.model_rows))
 
 
+def prediction_columns(name: str, decisions: Sequence[Decision | None], nbest: int) -> dict[str, list[object]]:
+    """Return columns with the chosen texts and their utilities ("" and NaN without a decision), and the n best."""
+    lists = [[] if decision is None else decision.nbest(nbest) for decision in decisions]
+    columns: dict[str, list[object]] = {
+        name: [entries[0].text if entries else "" for entries in lists],
+        f"{name}_utility": [entries[0].expected if entries else float("nan") for entries in lists],
+    }
+    if nbest > 1:
+        columns[f"{name}_nbest"] = [[entry.text for entry in entries] for entries in lists]
+        columns[f"{name}_nbest_utility"] = [[entry.expected for entry in entries] for entries in lists]
+    return columns
+
+
 def _leave_threads_of_the_parent() -> None:
     """One thread in a process forked by `map(num_proc=...)`: OpenMP would wait for threads that only its parent has."""
     import multiprocess  # what datasets forks with
@@ -134,15 +147,7 @@ class MapFunction:
             keep_blank=self.keep_blank,
             generate=self.generate,
         )
-        lists = [[] if decision is None else decision.nbest(self.nbest) for decision in decided.decisions]
-        name = self.prediction_column
-        added: dict[str, list[object]] = {
-            name: [entries[0].text if entries else "" for entries in lists],
-            f"{name}_utility": [entries[0].expected if entries else float("nan") for entries in lists],
-        }
-        if self.nbest > 1:
-            added[f"{name}_nbest"] = [[entry.text for entry in entries] for entries in lists]
-            added[f"{name}_nbest_utility"] = [[entry.expected for entry in entries] for entries in lists]
+        added = prediction_columns(self.prediction_column, decided.decisions, self.nbest)
         if not isinstance(self.preferences, Preferences):
             return added
         # `map` takes another number of rows if it is given every column.

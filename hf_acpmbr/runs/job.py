@@ -7,7 +7,6 @@ same neighbours by any process. So the output has the same bytes for any number 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections import Counter
@@ -125,11 +124,7 @@ def _checked(args: argparse.Namespace) -> Share:
         raise ValueError("--merge makes no shards: leave out --resume and --shard")
     if args.resume and args.input == "-":
         raise ValueError("--resume needs --input FILE: standard input cannot be read again")
-    for option in ("input", "sources"):
-        path: str | None = getattr(args, option, None)
-        if path is not None and same_file(path, args.output):
-            raise ValueError(f"--output {args.output} is the --{option} file: choose another --output")
-    check_output(args.output)
+    check_output(args.output, {option: getattr(args, option, None) for option in ("input", "sources")})
     share = Share.of(args.shard)
     if args.ray is not None and (share.count > 1 or args.merge):
         raise ValueError("--ray divides the file between its actors itself: leave out --shard, --merge and launchers")
@@ -143,10 +138,6 @@ def _checked(args: argparse.Namespace) -> Share:
         if args.format == "parquet":
             raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
     return share
-
-
-def same_file(one: str, other: str) -> bool:
-    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
 def _stream(args: argparse.Namespace, source: Input[Item], work: Work[Item]) -> None:

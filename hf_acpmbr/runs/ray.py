@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..candidates import Candidates
-from ..decision import Decision, Ranked
-from ..generation.corpus import decide_texts
+from ..decision import Decision
+from ..generation.corpus import decide_texts, prediction_columns
 from ..generation.models import load_model
 from ..generation.prompts import Prompting
 from ..mbr import ACPMBR
@@ -51,26 +51,21 @@ class _Rows:
     def __call__(self, batch: Batch) -> dict[str, npt.NDArray[Any]]:
         if missing := [name for name in self._needed if name not in batch]:
             raise ValueError(f"no column {missing[0]!r} in the dataset, which has {', '.join(batch)}: name it")
-        best: list[list[Ranked]] = []
-        errors: list[str] = []
+        decisions: list[Decision | None] = []
+        errors: list[object] = []
         for k in range(len(batch[self._needed[0]])):
             decision, error = None, ""
             try:
                 decision = self.decide({name: batch[name][k] for name in self._needed})
             except _OF_A_ROW as caught:
                 error = f"{type(caught).__name__}: {caught}"
-            best.append([] if decision is None else decision.nbest(self._nbest))
+            decisions.append(decision)
             errors.append(error)
         name = self._prediction
-        added = {
-            name: _column([row[0].text if row else "" for row in best]),
-            f"{name}_utility": np.array([row[0].expected if row else np.nan for row in best], dtype=np.float64),
-            f"{name}_error": _column(errors),
-        }
-        if self._nbest > 1:
-            added[f"{name}_nbest"] = _column([[entry.text for entry in row] for row in best])
-            added[f"{name}_nbest_utility"] = _column([[entry.expected for entry in row] for row in best])
-        return {**batch, **added}
+        columns = prediction_columns(name, decisions, self._nbest) | {f"{name}_error": errors}
+        made = {column: _column(values) for column, values in columns.items()}
+        made[f"{name}_utility"] = made[f"{name}_utility"].astype(np.float64)
+        return {**batch, **made}
 
 
 class Reranker(_Rows):

@@ -156,6 +156,23 @@ def write_inputs(folder: Path) -> dict[str, list[str]]:
     return {"in.jsonl": [], "in.parquet": [], "in.txt": ["--candidates-per-source", "3"]}
 
 
+def finish(command: list[str], folder: Path) -> None:
+    subprocess.run(command, env=environment(), cwd=folder, check=True, timeout=600)
+
+
+def kill_after_two_shards(command: list[str], folder: Path, output: Path) -> None:
+    process = subprocess.Popen(command, env=environment(), cwd=folder)
+    while len(list(parts_of(str(output)).glob("[0-9]*.json"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not output.exists()
+
+
+ON_RAY = ["--ray", "--ray-options", "num_cpus=0.5", "size=1"]
+
+
 def test_ray_of_this_machine_writes_the_bytes_of_one_process_for_any_input_and_after_a_kill(tmp_path: Path) -> None:
     needs_ray()
     program = [sys.executable, "-m", "hf_acpmbr", "rerank", "--target", "embedded-d1", "--decoder", "mbr"]
@@ -163,18 +180,12 @@ def test_ray_of_this_machine_writes_the_bytes_of_one_process_for_any_input_and_a
     for name, more in write_inputs(tmp_path).items():
         one, output = tmp_path / f"one.{name}", tmp_path / f"ray.{name}"
         files = [*program, "--input", name, *more]
-        subprocess.run([*files, "--output", str(one), "--quiet"], env=environment(), cwd=tmp_path, check=True)
-        command = [*files, "--output", output.name, "--ray", "--ray-options", "num_cpus=0.5", "size=1"]
+        finish([*files, "--output", str(one), "--quiet"], tmp_path)
+        command = [*files, "--output", output.name, *ON_RAY]
         if name == "in.jsonl":
-            process = subprocess.Popen(command, env=environment(), cwd=tmp_path)
-            while len(list(parts_of(str(output)).glob("[0-9]*.json"))) < 2:
-                assert process.poll() is None
-                time.sleep(0.05)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            assert not output.exists()
+            kill_after_two_shards(command, tmp_path, output)
             command.append("--resume")
-        subprocess.run(command, env=environment(), cwd=tmp_path, check=True, timeout=600)
+        finish(command, tmp_path)
         assert output.read_bytes() == one.read_bytes()
         written.add(one.read_bytes())
     assert len(written) == 1
@@ -182,3 +193,21 @@ def test_ray_of_this_machine_writes_the_bytes_of_one_process_for_any_input_and_a
     done = subprocess.run(changed, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "is of another run (target: " in done.stderr
+
+
+@pytest.mark.skipif(not (TRANSLATOR / "config.json").is_file(), reason="the embedded translator is not there")
+def test_translate_on_ray_writes_the_bytes_of_one_process_after_a_kill(tmp_path: Path) -> None:
+    needs_ray()
+    lines = [f"The cat has {k} kittens." if k % 7 else "" for k in range(40)]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    program = [sys.executable, "-m", "hf_acpmbr", "translate", "--input", "in.txt", "--device", "cpu"]
+    options = ["--target", "chrf", "--num-candidates", "8", "--max-new-tokens", "16", "--format", "jsonl"]
+    one, output = tmp_path / "one", tmp_path / "out"
+    finish([*program, *options, "--output", str(one), "--quiet"], tmp_path)
+    command = [*program, *options, "--output", output.name, *ON_RAY]
+    kill_after_two_shards(command, tmp_path, output)
+    finish([*command, "--resume"], tmp_path)
+    assert output.read_bytes() == one.read_bytes()
+    written = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert [bool(record["text"]) for record in written] == [bool(line) for line in lines]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "one", "one.run.json", "out", "out.run.json"]
