@@ -26,17 +26,11 @@ class MissingData(FileNotFoundError):
 
 @dataclass(frozen=True)
 class Asset:
-    """A part of the data folder.
-
-    Args:
-        files: its files inside the folder.
-        what: their content.
-        origin: how to get it.
-    """
+    """A part of the data folder."""
 
     files: str
-    what: str
-    origin: str
+    what: str  # is in them
+    origin: str  # how to get it
 
 
 ASSETS = {

@@ -20,17 +20,12 @@ Detokenizer: TypeAlias = "Callable[[list[str]], str]"
 
 
 class EngineOutput(NamedTuple):
-    """Texts in the order they were drawn, with duplicates; None for what the engine does not report.
-
-    Args:
-        logprobs: under the model.
-        sampling_logprobs: under the truncated distribution that they were drawn from.
-    """
+    """Texts in the order they were drawn, with duplicates; None for what the engine does not report."""
 
     texts: list[str]
     token_ids: list[TokenIds] | None = None
-    logprobs: list[float] | None = None
-    sampling_logprobs: list[float] | None = None
+    logprobs: list[float] | None = None  # under the model
+    sampling_logprobs: list[float] | None = None  # under the truncated distribution that they were drawn from
 
 
 def read_vllm(output: object) -> EngineOutput:

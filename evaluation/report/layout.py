@@ -13,21 +13,13 @@ class Bold(str):
 
 @dataclass(frozen=True)
 class Layout:
-    """A table ready to be printed.
-
-    Args:
-        title: above it.
-        header: names of the columns; those from `numbers` on are right-aligned.
-        rows: cells; None is a rule between blocks.
-        notes: below it.
-        numbers: index of the first column of numbers.
-    """
+    """A table ready to be printed."""
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str] | None]
+    rows: Sequence[Sequence[str] | None]  # cells; None is a rule between blocks
     notes: Sequence[str] = ()
-    numbers: int = 2
+    numbers: int = 2  # the first column of numbers, which are right-aligned
 
     def render(self, form: str) -> str:
         forms = {"text": self.text, "markdown": self.markdown, "latex": self.latex, "html": self.html}

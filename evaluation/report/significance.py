@@ -25,20 +25,13 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row and metric.
+    """One row and metric."""
 
-    Args:
-        score: on all sentences.
-        mean, interval: of the resamples; half of the 95% interval.
-        p_value: against the baseline; None for the baseline itself.
-        better: whether the score is on the good side of the baseline's.
-    """
-
-    score: float
-    mean: float
-    interval: float
-    p_value: float | None
-    better: bool
+    score: float  # on all sentences
+    mean: float  # of the resamples
+    interval: float  # half of their 95% interval
+    p_value: float | None  # against the baseline; None for the baseline itself
+    better: bool  # whether the score is on the good side of the baseline's
 
     @property
     def significant(self) -> bool:

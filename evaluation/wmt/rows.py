@@ -30,29 +30,17 @@ class UniqueBudget(Budget):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table or one point of a figure.
+    """One line of the table or one point of a figure."""
 
-    Args:
-        key: unique name, as in the result files.
-        label: the method, for people.
-        recipe: utilities and decoder.
-        budget: the paper's block it belongs to ("low", "high"); empty where there is none.
-        distilled: the distilled utility it uses.
-        figure: empty for the table, else the figure it is a point of: "cost" or "agreement".
-        x: where in the figure.
-        own: its name, if it is the package's own and not one of the paper's.
-        per_row: whether the paper's rates stand for its scores per row, for each unique candidate.
-    """
-
-    key: str
-    label: str
+    key: str  # as in the result files
+    label: str  # the method, for people
     recipe: Recipe
-    budget: str = ""
+    budget: str = ""  # the paper's block it belongs to ("low", "high")
     distilled: str | None = None
-    figure: str = ""
-    x: float | None = None
-    own: str = ""
-    per_row: bool = False
+    figure: str = ""  # that it is a point of, "cost" or "agreement"; empty for the table
+    x: float | None = None  # where in the figure
+    own: str = ""  # its name, if it is the package's own and not one of the paper's
+    per_row: bool = False  # whether the paper's rates stand for its scores per row, for each unique candidate
 
     @property
     def method(self) -> str:

@@ -55,11 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A source, the language to translate it into, and a human translation where there is one."""
+    """A sentence to translate into the language `to`."""
 
     to: str
     source: str
-    reference: str | None = None
+    reference: str | None = None  # a human translation
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,7 @@ class Translated:
 
 
 class Demo:
-    """A translator, the utility whose calls are counted with its guide, and the rule that competes with beam search.
-
-    Args:
-        model: name for `load_model`.
-        target, distilled: names of the two utilities.
-        candidates: samples per sentence.
-        seed: same seed, same samples and pairs.
-    """
+    """A translator, the utility whose calls are counted with its guide, and the rule that competes with beam search."""
 
     def __init__(self, model: str, target: str, distilled: str, candidates: int, seed: int) -> None:
         self.model, self.tokenizer, _ = load_model(model)

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
+from ..version import __version__
+
 COMMANDS = {
     "demo": "show what MBR costs and gains on the embedded models, offline",
     "translate": "translate or continue the lines of a file with any model, by MBR",
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen = given[0] if given and given[0] in COMMANDS else None
     parser = Parser(prog="acpmbr", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=f"hf_acpmbr {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         about = summary[0].upper() + summary[1:] + "."
@@ -129,9 +131,3 @@ def one_line_warnings(command: str) -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = before
-
-
-def _version() -> str:
-    from ..version import __version__
-
-    return f"hf_acpmbr {__version__}"

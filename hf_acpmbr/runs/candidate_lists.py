@@ -23,17 +23,12 @@ _ALIKE = 0.88  # "reference" and "souce", but neither "source_id" nor "resource"
 
 @dataclass(frozen=True, eq=False)
 class CandidateList:
-    """The candidates of one source.
-
-    Args:
-        references: separate pseudo-references, or None.
-        fields: what the output repeats: the source, and fields of the user's own such as ids.
-    """
+    """The candidates of one source."""
 
     candidates: Candidates
     source: str | None = None
-    references: Candidates | None = None
-    fields: dict[str, object] = field(default_factory=dict)
+    references: Candidates | None = None  # separate pseudo-references
+    fields: dict[str, object] = field(default_factory=dict)  # that the output repeats: the source, the user's own
 
 
 def candidate_input(args: argparse.Namespace) -> Input[CandidateList]:

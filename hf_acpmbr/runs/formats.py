@@ -26,34 +26,21 @@ ROW = "row"  # of a pair: the position of its source in the input, from 0
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The outcome of one record.
+    """The outcome of one record."""
 
-    Args:
-        decision: None for a blank source.
-        fields: the other fields of its JSON.
-        prompt: the prompt of the model; None if unknown.
-    """
-
-    decision: Decision | None
-    fields: Mapping[str, object]
-    prompt: str | None = None
+    decision: Decision | None  # None for a blank source
+    fields: Mapping[str, object]  # that its JSON has beside those of the decision
+    prompt: str | None = None  # of the model; None if unknown
 
 
 @dataclass(frozen=True)
 class Format:
-    """How results become lines.
+    """How results become lines."""
 
-    Args:
-        name: one of FORMATS.
-        nbest: how many texts `nbest` lists.
-        preferences: which pairs "preferences" takes.
-        chat: whether prompts and texts of pairs are messages.
-    """
-
-    name: str = "text"
-    nbest: int = 1
-    preferences: Preferences | None = None
-    chat: bool = False
+    name: str = "text"  # one of FORMATS
+    nbest: int = 1  # how many texts `nbest` lists
+    preferences: Preferences | None = None  # which pairs "preferences" takes
+    chat: bool = False  # whether prompts and texts of pairs are messages
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Format:

@@ -128,17 +128,11 @@ class Record(Generic[Item]):
 
 @dataclass(frozen=True)
 class Input(Generic[Item]):
-    """The records of an input, in passes over its files.
-
-    Args:
-        files: what it is read from.
-        entries: starts a new pass over the records.
-        make: makes an item of its place and entry. Both raise ValueError at the first mistake.
-    """
+    """The records of an input, in passes over its files; ValueError at the first mistake."""
 
     files: list[Lines]
-    entries: Callable[[], Entries]
-    make: Callable[[str, Any], Item]
+    entries: Callable[[], Entries]  # starts a new pass
+    make: Callable[[str, Any], Item]  # makes an item of its place and entry
 
     @property
     def repeatable(self) -> bool:

@@ -44,13 +44,7 @@ _MOST = 64
 
 @dataclass(frozen=True)
 class Work(Generic[Item]):
-    """What a command does with a file, as functions that another process can call.
-
-    Args:
-        open: opens the input that the options name.
-        load: loads what decides.
-        batch_size: how many records are decided together.
-    """
+    """What a command does with a file, as functions of its options that another process can call."""
 
     open: Callable[[argparse.Namespace], Input[Item]]
     load: Callable[[argparse.Namespace], Job[Item]]
@@ -59,17 +53,11 @@ class Work(Generic[Item]):
 
 @dataclass(frozen=True, eq=False)
 class Job(Generic[Item]):
-    """What decides.
-
-    Args:
-        mbr: for the note of the run.
-        decide: results of a batch, and the decoder rows that they took.
-        context: what else the lines depend on, for the note: the model, its languages.
-    """
+    """What decides."""
 
     mbr: ACPMBR
-    decide: Callable[[Sequence[Record[Item]]], tuple[list[Result], int]]
-    context: Mapping[str, object] = field(default_factory=dict)
+    decide: Callable[[Sequence[Record[Item]]], tuple[list[Result], int]]  # of a batch, and the decoder rows spent
+    context: Mapping[str, object] = field(default_factory=dict)  # what else the lines depend on, such as the model
 
     def about(self) -> dict[str, object]:
         """Name everything that a line depends on besides input and options, which checks the utilities."""

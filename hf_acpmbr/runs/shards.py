@@ -30,17 +30,11 @@ HOW_TO_LAUNCH = (
 
 @dataclass(frozen=True)
 class Share:
-    """The shards that one process of a run makes: `index`, `index + count`, `index + 2 count`, …
-
-    Args:
-        index: the number of this process, from 0.
-        count: how many processes make the run.
-        local: its number on this machine, which is its GPU's; None without a launcher.
-    """
+    """The shards that process `index` of `count` makes: `index`, `index + count`, `index + 2 count`, …"""
 
     index: int = 0
     count: int = 1
-    local: int | None = None
+    local: int | None = None  # its number on this machine, which is its GPU's; None without a launcher
 
     @classmethod
     def parse(cls, text: str) -> Share:
@@ -101,29 +95,17 @@ class Share:
 
 @dataclass(frozen=True)
 class Note:
-    """The note of a shard.
-
-    Args:
-        sha256: of the file.
-        settings: what it was made with, by name: values or digests of settings, models, metrics and code.
-        inputs: digest of what it was made from.
-        failed: a message for each source (by index) that failed and is therefore not in the file.
-        meta: anything that its reader needs.
-    """
+    """The note of a shard."""
 
     sha256: str
-    settings: Mapping[str, Any]
-    inputs: str = ""
-    failed: Mapping[str, str] = field(default_factory=dict)
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any]  # what it was made with: values or digests of settings, models, metrics and code
+    inputs: str = ""  # digest of what it was made from
+    failed: Mapping[str, str] = field(default_factory=dict)  # why a source (by index) failed and is not in the file
+    meta: Mapping[str, Any] = field(default_factory=dict)  # anything that its reader needs
 
 
 class Shards:
-    """Numbered shards in one folder, which is made with the first of them.
-
-    Args:
-        suffix: of their names.
-    """
+    """Numbered shards in one folder, which is made with the first of them."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
         self.folder, self.suffix = folder, suffix

@@ -33,17 +33,11 @@ class ApiError(Exception):
 
 
 class Wishes(BaseModel):
-    """The field `mbr` of a request.
-
-    Args:
-        source: what is translated, for utilities that read it; default: the last message of the user,
-            or the prompt.
-        time_limit: seconds of scoring, at most the service's.
-    """
+    """The field `mbr` of a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    source: str | None = None
-    time_limit: float | None = Field(None, gt=0)
+    source: str | None = None  # for utilities that read it; default: the last message of the user, or the prompt
+    time_limit: float | None = Field(None, gt=0)  # seconds of scoring, at most the service's
 
 
 class Asked(BaseModel):
@@ -112,15 +106,10 @@ class Asked(BaseModel):
 
 
 class Drawn(NamedTuple):
-    """Texts drawn for a request.
-
-    Args:
-        choices: per text the first choice with it, in OpenAI's schema.
-        model, usage: as the answer has them.
-    """
+    """Texts drawn for a request; the other fields as the answer has them."""
 
     candidates: Candidates
-    choices: Mapping[str, Mapping[str, Any]]
+    choices: Mapping[str, Mapping[str, Any]]  # per text the first choice with it
     model: str | None
     usage: Mapping[str, int]
 

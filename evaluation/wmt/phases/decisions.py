@@ -30,19 +30,12 @@ Matrix = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Judges:
-    """What decides for one source.
+    """What decides for one source."""
 
-    Args:
-        utilities: by name; stored matrices or the real ones.
-        target: the name of the one that decides.
-        full: (n, n) the target's matrix, where it is known.
-        oracle: the target against the real reference, where the oracle is asked for.
-    """
-
-    utilities: Mapping[str, Utility]
+    utilities: Mapping[str, Utility]  # by name; stored matrices or the real ones
     target: str
-    full: Matrix | None = None
-    oracle: Utility | None = None
+    full: Matrix | None = None  # (n, n) the target's, where it is known
+    oracle: Utility | None = None  # the target against the real reference, where the oracle is asked for
 
 
 def source_seed(seed: int, index: int) -> int:
