@@ -6,7 +6,7 @@ import argparse
 import difflib
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -47,20 +47,18 @@ def candidate_input(args: argparse.Namespace) -> Input[CandidateList]:
         raise ValueError("--input and --sources cannot both be standard input")
     lines = open_lines(args.input)
     entries: Callable[[], Entries] = lines.__iter__
-    make: Callable[[str, Any], CandidateList] = _of_texts
-    if format == "jsonl":
-        make = partial(_of_json, () if args.format in ("text", "preferences") else OUTPUT_FIELDS)
-    elif format == "lines":
+    if format == "lines":
         entries = partial(_blocks, lines, size)
-    else:
+    elif format == "nbest":
         numbered = "with --sources ids are line numbers" if sources is not None else ""
         if args.format == "text":
             numbered = numbered or "a text has one line per id; --format jsonl has the ids"
         entries = partial(_nbest_lists, lines, args.nbest_logprobs, numbered)
+    reserved = () if args.format in ("text", "preferences") else OUTPUT_FIELDS
     if sources is None:
-        return Input([lines], entries, make)
+        return Input([lines], entries, partial(_list_of, reserved))
     texts = Lines(sources, "--sources")
-    return Input([lines, texts], partial(_with_sources, entries, texts), partial(_of_list_and_source, make))
+    return Input([lines, texts], partial(_with_sources, entries, texts), partial(_list_with_source, reserved))
 
 
 def _with_sources(entries: Callable[[], Entries], texts: Lines) -> Entries:
@@ -74,42 +72,32 @@ def _with_sources(entries: Callable[[], Entries], texts: Lines) -> Entries:
         raise ValueError(f"{line[0]} has no list of candidates: there are only {count}")
 
 
-def _of_list_and_source(make: Callable[[str, Any], CandidateList], where: str, given: tuple[Any, str]) -> CandidateList:
-    entry, source = given
-    item = make(where, entry)
-    if item.source is not None:
-        raise ValueError(f"{where} has a source of its own, and --sources gives another: use one of them")
-    return replace(item, source=source, fields={**item.fields, "source": source})
-
-
 def _blocks(lines: Lines, size: int) -> Entries:
+    """Yield blocks of plain lines as the objects that JSON lines would have."""
     placed, count = iter(lines), 0
     while block := list(itertools.islice(placed, size)):
         count += len(block)
         if len(block) < size:
             raise ValueError(f"{lines.name} has {count} lines, which --candidates-per-source {size} does not divide")
-        yield block[0][0], ([text for _, text in block], None, {})
-
-
-def _of_texts(where: str, entry: tuple[list[str], list[float] | None, dict[str, object]]) -> CandidateList:
-    texts, logprobs, fields = entry
-    return CandidateList(_built(where, texts, None, logprobs), fields=fields)
+        yield block[0][0], {"candidates": [text for _, text in block]}
 
 
 def _nbest_lists(lines: Lines, logprobs: bool, numbered: str) -> Entries:
-    """Group lines `id ||| text ||| …` by id. Ids ascend; with a reason in `numbered` they must be 0, 1, 2, …"""
+    """Yield lines `id ||| text ||| …`, grouped by id, as the objects that JSON lines would have.
+
+    Ids ascend; with a reason in `numbered` they must be 0, 1, 2, …
+    """
     parsed = ((where, *_nbest_line(where, text, logprobs)) for where, text in lines)
     last = -1
     for count, (identity, group) in enumerate(itertools.groupby(parsed, key=lambda entry: entry[1])):
-        entries = list(group)
-        where = entries[0][0]
+        places, _, texts, scores = zip(*group, strict=True)
         if identity <= last:
-            raise ValueError(f"{where}: id {identity} comes after id {last}: sort the list by id")
+            raise ValueError(f"{places[0]}: id {identity} comes after id {last}: sort the list by id")
         if numbered and identity != count:
-            raise ValueError(f"{where}: id {identity} where {count} was expected: {numbered}")
+            raise ValueError(f"{places[0]}: id {identity} where {count} was expected: {numbered}")
         last = identity
-        scores = [score for *_, score in entries] if logprobs else None
-        yield where, ([text for _, _, text, _ in entries], scores, {"id": identity})
+        entry = {"candidates": list(texts), "id": identity}
+        yield places[0], {**entry, "logprobs": list(scores)} if logprobs else entry
 
 
 def _nbest_line(where: str, line: str, logprobs: bool) -> tuple[int, str, float]:
@@ -124,8 +112,16 @@ def _nbest_line(where: str, line: str, logprobs: bool) -> tuple[int, str, float]
         ) from None
 
 
-def _of_json(reserved: Sequence[str], where: str, line: str) -> CandidateList:
-    entry = _json_entry(line, where)
+def _list_with_source(reserved: Sequence[str], where: str, given: tuple[Any, str]) -> CandidateList:
+    entry, source = _object(where, given[0]), given[1]
+    if entry.get("source") is not None:
+        raise ValueError(f"{where} has a source of its own, and --sources gives another: use one of them")
+    return _list_of(reserved, where, {**entry, "source": source})
+
+
+def _list_of(reserved: Sequence[str], where: str, given: Any) -> CandidateList:
+    """Build the list of an object, or of a line of JSON; the output has `reserved` fields of its own."""
+    entry = _object(where, given)
     for name in ("counts", "logprobs"):
         if not isinstance(entry.get(name, []), (list, type(None))):
             raise ValueError(f"{where}: {name!r} must be a list with one number for each candidate")
@@ -144,7 +140,9 @@ def _of_json(reserved: Sequence[str], where: str, line: str) -> CandidateList:
     return CandidateList(candidates, None if source is None else text_of(source, "source", where), references, kept)
 
 
-def _json_entry(line: str, where: str) -> dict[str, object]:
+def _object(where: str, line: str | dict[str, object]) -> dict[str, object]:
+    if isinstance(line, dict):
+        return line
     if not line.strip():
         raise ValueError(f"{where} is blank: remove it, or give candidates")
     otherwise = "use --candidates-per-source for plain lines, --input-format nbest for n-best lists"
