@@ -21,12 +21,6 @@ class Layout:
     notes: Sequence[str] = ()
     numbers: int = 2  # the first column of numbers, which are right-aligned
 
-    def render(self, form: str) -> str:
-        forms = {"text": self.text, "markdown": self.markdown, "latex": self.latex, "html": self.html}
-        if form not in forms:
-            raise ValueError(f"a table is rendered as one of {', '.join(forms)}, got {form!r}")
-        return forms[form]()
-
     def text(self) -> str:
         body = [row and [cell + "*" * isinstance(cell, Bold) for cell in row] for row in self.rows]
         widths = [max(map(len, column)) for column in zip(self.header, *filter(None, body), strict=True)]

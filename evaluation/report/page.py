@@ -32,7 +32,7 @@ from evaluation.report.table import (
 from hf_acpmbr.differences import highlighted
 from hf_acpmbr.files import write_atomically
 
-EXTENSIONS = {"text": "txt", "markdown": "md", "latex": "tex"}
+FORMS = {"text": ("txt", Layout.text), "markdown": ("md", Layout.markdown), "latex": ("tex", Layout.latex)}
 CAPTIONS = {
     "mse_by_cost": "Mean squared error of the matrix that ALS and AC-ALS complete against what was spent: here the "
     "utility calls really made per sentence, those of a distilled utility by its share of the target's parameters "
@@ -67,8 +67,9 @@ def write_report(
             tables["published"] = beside
         for name, layout in tables.items():
             for form in formats:
-                path = output.parent / f"{name}.{results.pair}.{EXTENSIONS[form]}"
-                write_atomically(path, layout.render(form).rstrip("\n") + "\n")
+                extension, write = FORMS[form]
+                path = output.parent / f"{name}.{results.pair}.{extension}"
+                write_atomically(path, write(layout).rstrip("\n") + "\n")
         parts.append(_section(results, tables, cases))
     script = f"<script type=module>{SCRIPT.read_text(encoding='utf-8')}</script>"
     page = "".join(["<!doctype html><html lang=en>", *parts, script, "</body></html>\n"])
@@ -198,6 +199,6 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("--output", type=Path, help="default: RUN/report.html")
     parser.add_argument("--cases", type=int, default=12, help="number of sentences to show")
-    parser.add_argument("--formats", nargs="+", default=["markdown"], choices=EXTENSIONS, help="of the tables beside")
+    parser.add_argument("--formats", nargs="+", default=["markdown"], choices=FORMS, help="of the tables beside")
     parser.add_argument("--figures", nargs="+", default=[], choices=["png", "svg", "pdf"], help="also write figures/")
     run_command(parser, lambda o: print(write_report(o.run, o.output, o.cases, o.formats, o.figures)))

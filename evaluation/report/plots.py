@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -44,18 +43,10 @@ STYLE: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Series:
-    """One method's curve: PMBR, or AC-PMBR with one distilled utility."""
-
-    name: str
-    rows: tuple[RowResults, ...]
-    place: int
-
-    @property
-    def style(self) -> dict[str, Any]:
-        k = self.place % len(COLOURS)
-        return {"color": COLOURS[k], "marker": MARKERS[k], "linestyle": DASHES[k], "markersize": 5, "linewidth": 1.6}
+def style(place: int) -> dict[str, Any]:
+    """Return how the curve at a place looks: PMBR's, then AC-PMBR's with each distilled utility."""
+    k = place % len(COLOURS)
+    return {"color": COLOURS[k], "marker": MARKERS[k], "linestyle": DASHES[k], "markersize": 5, "linewidth": 1.6}
 
 
 def method_name(row: RowResults) -> str:
@@ -68,13 +59,11 @@ def series_name(row: RowResults) -> str:
     return f"{row.row.label} ({row.row.distilled})" if row.row.distilled else row.row.label
 
 
-def series_of(results: Results, rows: Sequence[RowResults]) -> list[Series]:
-    """Group rows by method; each keeps its colour in all figures."""
-    places = {"PMBR": 0, **{f"AC-PMBR ({name})": k for k, name in enumerate(results.settings.distilled, start=1)}}
-    grouped: dict[str, list[RowResults]] = {}
-    for row in rows:
-        grouped.setdefault(series_name(row), []).append(row)
-    return [Series(name, tuple(grouped[name]), places[name]) for name in places if name in grouped]
+def series_of(results: Results, rows: Sequence[RowResults]) -> Iterator[tuple[list[RowResults], dict[str, Any]]]:
+    """Yield the rows of each method, and how their curve looks and is called: the same in all figures."""
+    for place, name in enumerate(["PMBR", *(f"AC-PMBR ({guide})" for guide in results.settings.distilled)]):
+        if curve := [row for row in rows if series_name(row) == name]:
+            yield curve, {"label": name, **style(place)}
 
 
 def cost_of(results: Results, row: RowResults) -> float:
@@ -92,17 +81,17 @@ def cost_label(results: Results) -> str:
 
 def error_by_cost(results: Results) -> Figure | None:
     """Draw the MSE of the completed matrix against what was spent."""
-    series = series_of(results, results.figure("cost"))
-    if not series or series[0].rows[0].mean("completion_error") is None:
+    rows = results.figure("cost")
+    if not rows or rows[0].mean("completion_error") is None:
         return None
     published = published_errors(results.pair)
     figure, panels = plt.subplots(1, 2 if published else 1, figsize=(9.6 if published else 5.6, 3.8), squeeze=False)
-    for curve in series:
-        points = [(cost_of(results, row), row.mean("completion_error") or nan) for row in curve.rows]  # log(0)
-        panels[0][0].plot(*zip(*sorted(points), strict=True), label=curve.name, **curve.style)
+    for curve, look in series_of(results, rows):
+        points = [(cost_of(results, row), row.mean("completion_error") or nan) for row in curve]  # log(0)
+        panels[0][0].plot(*zip(*sorted(points), strict=True), **look)
     panels[0][0].set(xlabel=cost_label(results), ylabel="MSE (0–100 scale)", title=f"This run, {results.pair}")
     for place, (name, points) in enumerate(published.items()):
-        panels[0][1].plot(*zip(*points, strict=True), label=name, **Series(name, (), place).style)
+        panels[0][1].plot(*zip(*points, strict=True), label=name, **style(place))
         panels[0][1].set(xlabel="BLEURT-20-size scores per candidate", title=f"Published, WMT'23 {results.pair}")
     for axes in panels[0]:
         _logarithmic(axes)
@@ -132,9 +121,9 @@ def error_by_agreement(results: Results) -> Figure | None:
     budgets = [name for name in results.settings.budgets if any(row.row.budget == name for row in rows)]
     figure, panels = plt.subplots(1, len(budgets), figsize=(3.6 * len(budgets) + 0.4, 3.5), squeeze=False)
     for axes, budget in zip(panels[0], budgets, strict=True):
-        for curve in series_of(results, [row for row in rows if row.row.budget == budget]):
-            points = [(row.row.x, row.mean("completion_error")) for row in curve.rows]
-            axes.plot(*zip(*points, strict=True), label=curve.name, **curve.style)
+        for curve, look in series_of(results, [row for row in rows if row.row.budget == budget]):
+            points = [(row.row.x, row.mean("completion_error")) for row in curve]
+            axes.plot(*zip(*points, strict=True), **look)
         base = results.rows[f"pmbr/{budget}"].mean("completion_error")
         axes.axhline(base, color=COLOURS[0], linewidth=1.2, linestyle=DASHES[1], label="PMBR")
         axes.set(xlabel="γ", title=f"{budget}, {results.pair}", ylim=(0, None))
@@ -148,9 +137,9 @@ def quality_by_cost(results: Results) -> Figure | None:
     metric = results.settings.metrics[0]
     figure, axes = plt.subplots(figsize=(6.4, 4.8), layout="constrained")
     curves = results.figure("cost") or [row for row in results.table if row.row.budget]
-    for curve in series_of(results, curves):
-        points = sorted((cost_of(results, row), metric_value(results, row, metric)) for row in curve.rows)
-        axes.plot(*zip(*points, strict=True), label=curve.name, **curve.style)
+    for curve, look in series_of(results, curves):
+        points = sorted((cost_of(results, row), metric_value(results, row, metric)) for row in curve)
+        axes.plot(*zip(*points, strict=True), **look)
     for row in results.table:
         quality = metric_value(results, row, metric)
         if row.row.key in ("map", "beam", "oracle"):
@@ -162,8 +151,8 @@ def quality_by_cost(results: Results) -> Figure | None:
             marker = "*" if k == 0 else MARKERS[k]
             if row.row.own:
                 marker = OWN_MARKERS[list(results.settings.own).index(row.row.own) % len(OWN_MARKERS)]
-            look: dict[str, Any] = {"color": colour, "marker": marker, "s": 90, "zorder": 3, "edgecolors": "black"}
-            axes.scatter(cost_of(results, row), quality, label=method_name(row), **look)
+            dot: dict[str, Any] = {"color": colour, "marker": marker, "s": 90, "zorder": 3, "edgecolors": "black"}
+            axes.scatter(cost_of(results, row), quality, label=method_name(row), **dot)
     _logarithmic(axes, vertical=False)
     name = metric_name(results, metric)
     axes.set(xlabel=cost_label(results), ylabel=name, title=f"Quality by cost, {results.pair}")

@@ -43,13 +43,6 @@ class RowResults:
         return None if np.isnan(values).all() else float(np.nanmean(values))
 
     @property
-    def lost_and_stated(self) -> tuple[float, float] | None:
-        """Average regret and stated regret over the sentences where both are known; None if there are none."""
-        lost, stated = self.columns["regret"], self.columns["stated"]
-        known = np.isfinite(lost) & np.isfinite(stated)
-        return (float(lost[known].mean()), float(stated[known].mean())) if known.any() else None
-
-    @property
     def total_calls(self) -> float:
         """Average the utility calls per sentence."""
         return float(np.mean([sum(calls.values()) for calls in self.calls]))

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evaluation.report.layout import Bold, Layout
 from evaluation.report.results import CORPUS_METRICS, Results, RowResults
 from evaluation.report.significance import Comparison, corpus_metric
@@ -167,9 +169,10 @@ def above_stated(results: Results) -> str:
     """Name the rows that lost more than their decoder stated, or say that there are none."""
     found = []
     for row in results.table:
-        known = row.lost_and_stated
-        if known is not None and known[0] > known[1] + ROUNDING:
-            found.append(f"{' '.join(filter(None, row_label(row)))} lost {known[0]:.2f} and stated {known[1]:.2f}")
+        known = np.isfinite(row.columns["regret"] + row.columns["stated"])
+        lost, stated = (row.columns[name][known].sum() / max(known.sum(), 1) for name in ("regret", "stated"))
+        if lost > stated + ROUNDING:
+            found.append(f"{' '.join(filter(None, row_label(row)))} lost {lost:.2f} and stated {stated:.2f}")
     if found:
         return f"Lost more than stated: {'; '.join(found)}."
     return "No row that states what it expects to lose lost more."

@@ -10,7 +10,7 @@ from typing import Any
 import sacrebleu
 
 from evaluation import assets
-from evaluation.wmt.settings import DataSettings
+from evaluation.wmt.settings import LINES, DataSettings
 from hf_acpmbr.config import suggest
 
 COUNTS = {("wmt22", "en-de"): 2037, ("wmt22", "de-en"): 1984, ("wmt23", "en-de"): 557, ("wmt23", "de-en"): 549}
@@ -37,7 +37,7 @@ def load_sentences(settings: DataSettings, pair: str, folder: str | Path | None 
         rows = _sources(assets.read_lines(assets.BUILTIN_SENTENCES), pair, name)
     elif name == "tatoeba":
         rows = _sources(assets.read_lines(assets.find("tatoeba", "test.en-de.jsonl.gz", folder)), pair, name)
-    elif name.endswith((".jsonl", ".jsonl.gz")):
+    elif name.endswith(LINES):
         rows = _sources(assets.read_lines(Path(name)), pair, name)
     else:
         rows = load_wmt(name, pair, folder)

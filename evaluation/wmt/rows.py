@@ -67,15 +67,15 @@ def table_rows(settings: EvaluationSettings) -> list[Row]:
 
     Without full matrices those that need them are left out.
     """
-    map_recipe = settings.recipe("map", target=False)
+    map_recipe = settings.recipe(decoder="map", target=False)
     rows = [Row("map", "MAP", map_recipe), Row(BEAM, f"Beam {BEAMS}", map_recipe)]
-    rows.append(Row("mbr", "MBR", settings.recipe("mbr")))
+    rows.append(Row("mbr", "MBR", settings.recipe(decoder="mbr")))
     for name in settings.distilled:
-        recipe = settings.recipe("distilled-mbr", target=False, guide=name)
+        recipe = settings.recipe(decoder="distilled-mbr", target=False, guide=name)
         rows.append(Row(f"distilled-mbr/{name}", "MBR, distilled", recipe, distilled=name))
     for block in settings.budgets:
         rows += _block(settings, block)
-    rows.append(Row("oracle", "Oracle", settings.recipe("oracle")))
+    rows.append(Row("oracle", "Oracle", settings.recipe(decoder="oracle")))
     for name in settings.own:
         for guide, recipe in settings.own_recipes(name).items():
             key = "/".join(filter(None, ("own", name, guide)))
@@ -96,7 +96,7 @@ def _block(settings: EvaluationSettings, block: str) -> Iterator[Row]:
     """Yield the paper's PMBR, by ALS, and AC-PMBR with each distilled utility, by AC-ALS."""
     for guide in (None, *settings.distilled):
         key, label = (f"pmbr/{block}", "PMBR") if guide is None else (f"acpmbr/{block}/{guide}", "AC-PMBR")
-        recipe, per_row = settings.block_recipe(block, guide), settings.density == "row"
+        recipe, per_row = settings.recipe(f"paper-{block}", guide=guide), settings.density == "row"
         yield Row(key, label, recipe, block, guide, per_row=per_row)
 
 

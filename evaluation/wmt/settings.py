@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +32,15 @@ from hf_acpmbr.recipe import KEYWORDS, Sampling
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
 Keywords = Mapping[str, Any]
+LINES = (".jsonl", ".jsonl.gz")  # how a file of sentences ends
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+
+
+def refuse_others(given: Iterable[object], names: Sequence[str], message: str) -> None:
+    """Refuse a name that is not one of `names`; {} in the message is that name."""
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{message.format(name)}: {suggest(str(name), names)}")
 
 
 class Section(Configured):
@@ -40,10 +48,7 @@ class Section(Configured):
 
     @classmethod
     def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
-        names = cls.field_names()
-        for name in values:
-            if name not in names:
-                raise ValueError(f"{name} is not a setting: {suggest(str(name), names)}")
+        refuse_others(values, cls.field_names(), "{} is not a setting")
         for entry in dataclasses.fields(cls):
             required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
             if required and entry.name not in values:
@@ -124,9 +129,7 @@ def sampling(name: str, value: object) -> Keywords:
     """Accept keywords of `Recipe.named` about sampling; candidates serve as references."""
     given = mapping(anything)(name, value)
     names = [key for key, path in KEYWORDS.items() if path[0] == "sampling" and "references" not in key]
-    for key in given:
-        if key not in names:
-            raise ValueError(f"{name}.{key} is not a setting: {suggest(key, names)}")
+    refuse_others(given, names, f"{name}.{{}} is not a setting")
     try:
         Recipe.named(**given)
     except ValueError as error:
@@ -139,23 +142,11 @@ def generation(name: str, value: object) -> Keywords:
 
     given = mapping(anything)(name, value)
     empty: Any = GenerationConfig
-    names = list(empty().to_dict()) if given else []
-    for key in given:
-        if key not in names:
-            raise ValueError(f"{name}.{key} is not a setting of generate: {suggest(key, names)}")
+    refuse_others(given, list(empty().to_dict()) if given else [], f"{name}.{{}} is not a setting of generate")
     return given
 
 
-def lines_file(name: str) -> bool:
-    return name.endswith((".jsonl", ".jsonl.gz"))
-
-
-def elsewhere(name: str) -> bool:
-    """Whether it is a folder or an id on the Hub."""
-    return "/" in name
-
-
-utility = known(lambda: list(available_utilities()), elsewhere)
+utility = known(lambda: list(available_utilities()), also=lambda name: "/" in name)  # a folder or an id on the Hub
 
 
 def utilities(name: str, value: object) -> tuple[str, ...]:
@@ -173,7 +164,7 @@ class DataSettings(Section):
         limit: use at most this many of the others, the first.
     """
 
-    name: str = required(known(lambda: [BUILTIN, "tatoeba", *sacrebleu.DATASETS], lines_file))
+    name: str = required(known(lambda: [BUILTIN, "tatoeba", *sacrebleu.DATASETS], lambda name: name.endswith(LINES)))
     pairs: tuple[str, ...] = required(language_pairs)
     longest: int | None = setting(None, optional(integer(1)))
     limit: int | None = setting(None, optional(integer(1)))
@@ -257,8 +248,9 @@ class EvaluationSettings(Section):
         if repeated:
             raise ValueError(f"distilled must name other utilities than target, each once; {repeated[0]!r} is repeated")
         codes = sorted({code for pair in self.data.pairs for code in pair.split("-")})
-        _subset("model.languages", self.model.languages, codes)
-        _subset("utility_options", self.utility_options, [self.target, *self.distilled, *self.metrics])
+        refuse_others(self.model.languages, codes, "model.languages: {!r} is unknown")
+        used = [self.target, *self.distilled, *self.metrics]
+        refuse_others(self.utility_options, used, "utility_options: {!r} is unknown")
         for name in self.own:
             self.own_recipes(name)
 
@@ -267,31 +259,8 @@ class EvaluationSettings(Section):
         """How candidates are drawn."""
         return Recipe.named(**self.sampling).sampling
 
-    def recipe(self, decoder: str, target: bool = True, guide: str | None = None) -> Recipe:
-        """Make a recipe for this run's sampling and utilities with a decoder that has no settings."""
-        return self._named("auto", target, guide, decoder=decoder)
-
-    def block_recipe(self, block: str, guide: str | None) -> Recipe:
-        """Return PMBR's recipe in a block of the paper, or that of AC-PMBR with this guide."""
-        return self._named(f"paper-{block}", True, guide)
-
-    def own_recipes(self, name: str) -> dict[str | None, Recipe]:
-        """Return the package's own recipe of this name without a guide and with each, as far as its decoder allows."""
-        found, refused = dict[str | None, Recipe](), list[Exception]()
-        for guide in (None, *self.distilled):
-            keywords = dict(self.own[name])
-            try:
-                recipe = self._named(str(keywords.pop("recipe", "auto")), True, guide, **keywords)
-                recipe.decoder.check_utilities(True, len(recipe.distilled))
-            except (TypeError, ValueError) as error:
-                refused.append(error)
-            else:
-                found[guide] = recipe
-        if not found:
-            raise ValueError(f"own.{name}: {refused[-1]}")
-        return found
-
-    def _named(self, name: str, target: bool, guide: str | None, **changes: Any) -> Recipe:
+    def recipe(self, name: str = "auto", *, target: bool = True, guide: str | None = None, **changes: Any) -> Recipe:
+        """Make a recipe, by name and keywords of `Recipe.named`, for this run's sampling and utilities."""
         specs = [{"name": each, **self.utility_options.get(each, {})} for each in (self.target, guide or "")]
         return Recipe.named(
             name,
@@ -302,12 +271,21 @@ class EvaluationSettings(Section):
             **changes,
         )
 
-
-def _subset(key: str, given: Iterable[str], names: Iterable[str]) -> None:
-    names = list(names)
-    for name in given:
-        if name not in names:
-            raise ValueError(f"{key}: {name!r} is unknown: {suggest(str(name), names)}")
+    def own_recipes(self, name: str) -> dict[str | None, Recipe]:
+        """Return the package's own recipe of this name without a guide and with each, as far as its decoder allows."""
+        found, refused = dict[str | None, Recipe](), list[Exception]()
+        for guide in (None, *self.distilled):
+            keywords = dict(self.own[name])
+            try:
+                recipe = self.recipe(str(keywords.pop("recipe", "auto")), guide=guide, **keywords)
+                recipe.decoder.check_utilities(True, len(recipe.distilled))
+            except (TypeError, ValueError) as error:
+                refused.append(error)
+            else:
+                found[guide] = recipe
+        if not found:
+            raise ValueError(f"own.{name}: {refused[-1]}")
+        return found
 
 
 def load_settings(file: str | Path, overrides: Mapping[str, Any] | None = None) -> EvaluationSettings:
@@ -326,14 +304,11 @@ def load_settings(file: str | Path, overrides: Mapping[str, Any] | None = None) 
         values = mapping(anything)("a configuration", yaml.safe_load(path.read_text(encoding="utf-8")))
         for key, value in (overrides or {}).items():
             if value is not None:
-                _put(values, key, value)
+                *path_of_keys, last = key.split(".")
+                place = values
+                for name in path_of_keys:
+                    place = place.setdefault(name, {})
+                place[last] = value
         return EvaluationSettings.from_dict(values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    for name in path:
-        values = values.setdefault(name, {})
-    values[last] = value

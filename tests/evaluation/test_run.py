@@ -32,10 +32,10 @@ SCRIPT = str(ROOT / "evaluation" / "run_wmt.py")
 
 
 def results_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a run but the log of its times."""
+    """Every file of a run."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = {path: str(path.relative_to(folder)) for path in files}
-    return {names[path]: path.read_bytes() for path in files if not names[path].startswith("log")}
+    return {names[path]: path.read_bytes() for path in files}
 
 
 def start(command: list[str], **environment: str) -> subprocess.Popen[str]:

@@ -6,9 +6,7 @@ Results are shards (`hf_acpmbr.runs.shards`) that are parquet files with one or 
 from __future__ import annotations
 
 import gc
-import json
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from evaluation.wmt.data import Source
-from hf_acpmbr.files import write_atomically
 from hf_acpmbr.runs.shards import Note, Shards, Share, json_digest
 
 Record: TypeAlias = dict[str, Any]  # a row of a parquet file, or what a phase says about its rows
@@ -150,7 +147,7 @@ class Phase(ABC):
 
     def make(self, shard: int) -> None:
         """Make one shard; a source that fails here is noted, and one that has failed before is left out."""
-        began, rows, failed = time.time(), list[Record](), dict[int, str]()
+        rows, failed = list[Record](), dict[int, str]()
         parts = {phase.name: phase.by_source(shard) for phase in self.before}
         for source in self.corpus.shard(shard):
             if all(source.index in part for part in parts.values()):
@@ -160,9 +157,6 @@ class Phase(ABC):
                     failed[source.index] = f"{self.name}: {type(error).__name__}: {error}"
         noted: Any = {"settings": self.made_with, "inputs": self.inputs(shard), "failed": failed, "meta": self.meta()}
         self.store.put(shard, parquet(rows, self.schema), **noted)
-        # Times differ from run to run, so they are kept apart from the results.
-        log = json.dumps({"seconds": round(time.time() - began, 3), "rows": len(rows)})
-        write_atomically(self.folder / "log" / self.corpus.pair / self.name / f"{shard:05d}.json", log)
 
     def notes(self) -> list[Note]:
         found = [self.store.note(shard) for shard in self.corpus.shards]

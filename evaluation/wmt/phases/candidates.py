@@ -112,7 +112,7 @@ class Translator:
         languages = _set_languages(self.tokenizer, settings.model, pair)
         self.arguments = {**languages, **settings.model.generate}
         self.source_language, self.target_language = _languages(settings.model, pair)
-        self.mbr = ACPMBR(self.tokenizer, recipe=settings.recipe("map", target=False))
+        self.mbr = ACPMBR(self.tokenizer, recipe=settings.recipe(decoder="map", target=False))
 
     def translate(self, text: str) -> tuple[Candidates, int, str]:
         """Return the candidates, how many decoder rows they took, and what beam search finds."""
