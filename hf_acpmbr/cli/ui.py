@@ -52,16 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def settings(args: argparse.Namespace) -> tuple[Offer, Limits]:
     """Return what the page offers (named models first, then the embedded ones), and what it allows."""
-    known = Offer()
-
-    def joined(named: list[str], others: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*named, *others)))
-
-    return Offer(
-        models=joined(args.model, known.models),
-        targets=joined(args.target, known.targets),
-        guides=joined(args.distilled, known.guides),
-        prompt=args.prompt,
-        chat=args.chat,
-        device=args.device,
-    ), Limits(source_characters=args.max_characters, candidates=args.max_candidates, jobs=args.max_jobs)
+    known, named = Offer(), {"models": args.model, "targets": args.target, "guides": args.distilled}
+    offered = {what: tuple(dict.fromkeys((*names, *getattr(known, what)))) for what, names in named.items()}
+    limits = Limits(source_characters=args.max_characters, candidates=args.max_candidates, jobs=args.max_jobs)
+    return Offer(**offered, prompt=args.prompt, chat=args.chat, device=args.device), limits

@@ -63,11 +63,6 @@ def message(said: str | Exception) -> str:
     return f"<div class='message error' role='alert'>{escape(text)}</div>"
 
 
-def view_values(analysis: Analysis) -> Updates:
-    """Return the values of the views, in the order of the tabs."""
-    return [view(analysis) for view, _ in _VIEWS.values()]
-
-
 def _named(languages: Sequence[str]) -> list[tuple[str, str]]:
     return [(_LANGUAGES.get(code, code), code) for code in languages]
 
@@ -199,7 +194,8 @@ class Page:
                     analysis = stop.value
             if form == self.start:
                 self._opening = analysis
-            yield [message(headline(analysis)), self.gr.update(visible=True), *view_values(analysis)]
+            shown = [view(analysis) for view, _ in _VIEWS.values()]
+            yield [message(headline(analysis)), self.gr.update(visible=True), *shown]
         except Exception as error:
             yield [message(error), *unchanged]
         finally:
