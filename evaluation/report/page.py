@@ -115,7 +115,10 @@ def _section(results: Results, tables: dict[str, Layout], cases: int) -> str:
 def headline(results: Results) -> str:
     """Say in one sentence what full MBR's choice costs the package's first row, and what the paper's best rows lose."""
     full, own = results.rows.get("mbr"), [row for row in results.table if row.row.own][:1]
-    rows = own + [best for block in results.settings.budgets if (best := best_of_block(results, block)) is not None]
+    guided = [
+        [row for row in results.table if row.row.budget == b and row.row.distilled] for b in results.settings.budgets
+    ]
+    rows = own + [min(block, key=lambda row: row.mean("regret") or 0.0) for block in guided if block]
     if full is None or not rows or any(row.mean("regret") is None for row in rows):
         return by_quality(results)
     said = []
@@ -123,12 +126,6 @@ def headline(results: Results) -> str:
         share = cost_of(results, row) / cost_of(results, full)
         said.append(f"{method_name(row)} {row.mean('regret') or 0.0:.2f} at {share:.1%} of its cost")
     return f"Expected utility × 100 lost against full MBR: {'; '.join(said)}."
-
-
-def best_of_block(results: Results, block: str) -> RowResults | None:
-    """Find the guided row of a block that loses least."""
-    guided = [row for row in results.table if row.row.budget == block and row.row.distilled]
-    return min(guided, key=lambda row: row.mean("regret") or 0.0, default=None)
 
 
 def by_quality(results: Results) -> str:

@@ -117,12 +117,6 @@ class Phase(ABC):
         settings = {name: json_digest(value) for name, value in self.settings().items()}
         self.made_with = {**settings, **self.contents()}
 
-    def refuse_changes(self) -> None:
-        """Refuse contents that are no longer those that were noted."""
-        changed = [name for name, value in self.contents().items() if self.made_with[name] != value]
-        if changed:
-            raise ValueError(f"{self.name}: the {changed[0]} was replaced while the run was going: start it again")
-
     def refuse_other_results(self, overwrite: bool) -> None:
         """Refuse to replace expensive results of other settings or contents."""
         for note in self.notes() if self.expensive and not overwrite else ():
@@ -181,7 +175,9 @@ def run_phase(phase: Phase, share: Share, retry_failed: bool = False) -> None:
             missing.append(shard)
     if missing:
         phase.start(share.take_device())
-        phase.refuse_changes()  # what was loaded is what was checked
+        for name, content in phase.contents().items():  # what was loaded is what was checked
+            if phase.made_with[name] != content:
+                raise ValueError(f"{phase.name}: the {name} was replaced while the run was going: start it again")
     with tqdm(
         total=sum(len(phase.corpus.shard(shard)) for shard in missing),
         desc=f"{phase.corpus.pair} {phase.name}",

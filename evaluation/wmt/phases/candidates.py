@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,16 +29,11 @@ from hf_acpmbr.types import Tokenizer
 from hf_acpmbr.version import code_version
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """What later phases get of one source."""
 
     candidates: Candidates
     beam: str
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return self.candidates.texts
 
 
 class CandidatesPhase(Phase):

@@ -140,7 +140,7 @@ class DecisionsPhase(Phase):
 
     def source_rows(self, source: Source, given: Given) -> list[Record]:
         drawn: Drawn = given[self.drawn.name]
-        candidates, texts = drawn.candidates, drawn.texts
+        candidates, texts = drawn.candidates, drawn.candidates.texts
         oracle = self.references.stored(given[self.references.name], source, texts)
         stored = {phase.utility_name: phase.stored(given[phase.name], source, texts) for phase in self.matrices}
         full = stored[self.run.target].matrix if stored else None

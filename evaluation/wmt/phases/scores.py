@@ -71,7 +71,7 @@ class MatrixPhase(UtilityPhase):
         return texts
 
     def source_rows(self, source: Source, given: Given) -> list[Record]:
-        texts = given[self.given].texts
+        texts = given[self.given].candidates.texts
         scores = full_matrix(self.utility, texts, self.references(source, texts), source.text)
         precision = self.schema.field("scores").type.value_type.to_pandas_dtype()
         return [{"index": source.index, "scores": scores.astype(precision).ravel()}]
