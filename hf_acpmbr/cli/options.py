@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import DECODERS, suggest
 from ..files import parse_json
@@ -182,18 +182,12 @@ def add_key_values(group: argparse._ActionsContainer, option: str, help: str, *,
 class _KeyValues(argparse.Action):
     """Collects pairs in the dict in `dest`, or in the last dict of the list there; a key given twice is refused."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[tuple[str, object]] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         before = getattr(namespace, self.dest)
         if before == []:
             raise argparse.ArgumentError(self, f"give --{self.dest} NAME first: the options belong to the one before")
         merged = dict(before[-1] if isinstance(before, list) else before)
-        for key, value in () if values is None or isinstance(values, str) else values:
+        for key, value in values:
             if key in merged:
                 raise argparse.ArgumentError(self, f"{key} is given twice")
             merged[key] = value
