@@ -175,11 +175,9 @@ class ACPMBR:
         self, request: Request, sources: Sequence[str | None], context: Mapping[str, object], k: int
     ) -> MBROutput:
         from .generation.output import assemble
-        from .sampling.loops import own_outputs
 
         sampling = self.recipe.sampling
-        outputs = own_outputs(request, sampling.add_beam) if sampling.add_beam else []
-        drawing = Drawing(request, sampling.sampler, self.recipe.seed, self._read, outputs)
+        drawing = Drawing(request, sampling.sampler, self.recipe.seed, self._read, sampling.add_beam)
         decisions = self._decide_until_sure(drawing, sources, context)
         costs = drawing.rows, drawing.seconds
         return assemble(request, self.generation_tokenizer, decisions, None, k, *costs)

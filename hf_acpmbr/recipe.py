@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 RECIPE_NAME = "mbr_recipe.json"
 # N = M in the paper's experiments; its reduction rates mean these many scores per row.
 PAPER_SAMPLES = 1024
+# What a loss stated for "auto" bounds; `Sampling.sure` says it for people.
+ON_AVERAGE, EVERY_SENTENCE = "on average", "every sentence"
 # Added before rounding down, so that 0.1 · 30 pairs are 3.
 _ROUNDING = 1e-9
 
@@ -185,8 +187,8 @@ class Sampling(Configured):
         quiet=True,
     )
     sure: str = setting(
-        "on average",
-        one_of("on average", "every sentence"),
+        ON_AVERAGE,
+        one_of(ON_AVERAGE, EVERY_SENTENCE),
         help='with num_candidates="auto", what the stated loss bounds: the mean over sentences, or the loss of nearly '
         "every single one, which takes twice as many draws.",
         quiet=True,

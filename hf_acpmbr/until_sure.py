@@ -21,7 +21,7 @@ from .sampling.base import Sampler
 from .scoring import Source, Utility, decide_together
 
 # Draws of the first part: fewer say too little of the upper tail, and easy sources need no more.
-_FIRST_DRAWS = 64
+_FIRST_DRAWS = 32
 
 
 class Growing(ABC):
@@ -61,7 +61,7 @@ class Drawing(Growing):
 
     Args:
         read: makes candidates of samples.
-        outputs: the model's own output per source, added to the samples; empty for none.
+        beams: of the search whose output is added to the samples of each source; False adds none.
 
     Attributes:
         seconds: spent on drawing so far.
@@ -73,7 +73,7 @@ class Drawing(Growing):
         sampler: Sampler,
         seed: int,
         read: Callable[[Samples], Candidates],
-        outputs: Sequence[Samples] = (),
+        beams: bool | int,
     ) -> None:
         self.grain = sampler.grain(request)
         if not self.grain:
@@ -81,9 +81,9 @@ class Drawing(Growing):
                 f"sampler {sampler.name!r} draws no further samples of a source, which num_candidates='auto' needs: "
                 "give a number of candidates, or another sampler"
             )
-        self._request, self._sampler, self._seed = request, sampler, seed
-        self._read, self._outputs = read, outputs
+        self._request, self._sampler, self._seed, self._read, self._beams = request, sampler, seed, read, beams
         self._drawn: dict[int, Samples] = {}
+        self._outputs: list[Samples] = []
         self.seconds = 0.0
 
     @property
@@ -93,6 +93,10 @@ class Drawing(Growing):
 
     def grow(self, wanted: Mapping[int, int]) -> dict[int, Candidates]:
         start = time.perf_counter()
+        if self._beams and not self._outputs:
+            from .sampling.loops import own_outputs
+
+            self._outputs = own_outputs(self._request, self._beams)
         had = [self._drawn[k].total if k in self._drawn else 0 for k in range(len(self._request.keys))]
         ranges = [range(count, wanted.get(k, count)) for k, count in enumerate(had)]
         new = self._sampler.sample_more(self._request, ranges, self._seed)
@@ -121,7 +125,7 @@ def decide_until_sure(
         bound: the stated loss, in the target's units.
         sources: S.
         most: the draws at which a source is done in any case.
-        sure: whether the loss stays within the bound "on average" over sources, or for "every sentence".
+        sure: what the stated loss bounds (`Sampling.sure`).
         joined: see `decide_together`.
     """
 
@@ -129,11 +133,13 @@ def decide_until_sure(
         return min(-(-draws // pools.grain) * pools.grain, most)
 
     wanted = dict.fromkeys(range(sources), rounded(max(_FIRST_DRAWS, pools.first)))
+    came: list[dict[str, int]] = [{} for _ in range(sources)]
     running: dict[int, Source[Decision]] = {}
     done: dict[int, Decision] = {}
     while wanted:
         for k, pool in pools.grow(wanted).items():
-            running[k] = start(k, pool, Part(wanted[k], most, sure, running.get(k)))
+            came[k] = dict.fromkeys(pool.texts, wanted[k]) | came[k]
+            running[k] = start(k, pool, Part(wanted[k], most, sure, came[k], running.get(k)))
         following: dict[int, int] = {}
         decisions = decide_together([running[k] for k in wanted], joined=joined)
         for (k, drawn), decision in zip(wanted.items(), decisions, strict=True):

@@ -182,6 +182,18 @@ def test_what_cannot_stop_or_draw_is_refused_by_name(settings: dict[str, Any], s
         decide("m2m100", num_candidates="auto", **settings)
 
 
+@pytest.mark.parametrize("settings", [{"decoder": "halving"}, {"sampler": "beam-search"}])
+def test_it_is_refused_before_the_model_runs(settings: dict[str, Any]) -> None:
+    model, tokenizer = tiny_pair("llama")
+    mbr = ACPMBR(tokenizer, target="chrf", num_candidates="auto", add_beam=True, **settings)
+    ran = []
+    hook = model.register_forward_hook(lambda *_: ran.append(True))
+    with pytest.raises(ValueError, match="num_candidates='auto'"):
+        model.generate(**tokenizer("the cat sat", return_tensors="pt"), custom_generate=mbr, max_new_tokens=3)
+    hook.remove()
+    assert not ran
+
+
 def test_settings_that_contradict_it_are_refused() -> None:
     with pytest.raises(ValueError, match="leave num_references out"):
         ACPMBR(target="chrf", num_candidates="auto", num_references=8)

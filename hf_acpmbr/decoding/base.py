@@ -49,6 +49,8 @@ class Problem:
         context: what else the result depends on, for the signature.
         bonus: (n,) what is added to each candidate's expected gain, in the target's units; None for nothing.
         loss_share: the part of a stated loss that may be lost among these candidates; draws not taken have the rest.
+        came: (n,) how many had been drawn when each text first came, if draws come in parts; the texts are then used
+            in that order, so that what was scored with fewer of them serves again.
         meter: the seconds spent.
 
     Attributes:
@@ -67,6 +69,7 @@ class Problem:
     context: dict[str, object] = field(default_factory=dict)
     bonus: FloatArray | None = None
     loss_share: float = 1.0
+    came: IntArray | None = None
     meter: Meter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:

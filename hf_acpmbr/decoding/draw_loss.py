@@ -26,21 +26,22 @@ import numpy as np
 
 from ..candidates import FloatArray, IntArray
 from ..decision import Decision, DrawLoss
+from ..recipe import EVERY_SENTENCE
 from ..scoring import Ask, Source
 from .base import Decoder, Problem, Steps
 
-# Contenders, and the pseudo-references that each of them is scored against. A bound for every sentence has to see the
-# rare references as well.
-_BLOCKS = {"on average": (16, 32), "every sentence": (32, 128)}
+# Contenders, and the pseudo-references that each of them is scored against; most of these scores are known. A bound
+# for every sentence has to see the rare references as well.
+_BLOCK, _CAREFUL_BLOCK = (12, 24), (16, 192)
 # ρ, what the gain of one doubling of the draws is of the gain of the doubling before.
 _GAIN_PER_DOUBLING = 0.6
 _WORLDS = 200
 _SPLITS = 40
-# The part of the stated loss that is left to the choice among the candidates there are.
-_POOL_SHARE = 0.3
-# Of a step from n draws to the next number: below √2 the same prefixes are computed again and again, and above 8 the
+# The part of the stated loss that may be lost in the choice among the candidates there are. It uses far less of it.
+_POOL_SHARE = 0.4
+# Of a step from n draws to the next number: below √2 the same prefixes are computed again and again, and above 3 the
 # forecast is a guess. When nearly all draws are needed, all are taken.
-_LEAST_STEP, _MOST_STEP = math.sqrt(2), 8.0
+_LEAST_STEP, _MOST_STEP = math.sqrt(2), 3.0
 _NEARLY_ALL = 0.8
 
 
@@ -51,13 +52,15 @@ class Part:
     Args:
         drawn: how many there are.
         most: how many there can be.
-        sure: "on average" or "every sentence", what the loss is estimated for.
+        sure: what the loss is estimated for (`Sampling.sure`).
+        came: how many had been drawn when each text first came.
         earlier: the same source with fewer draws.
     """
 
     drawn: int
     most: int
     sure: str
+    came: dict[str, int]
     earlier: Source[Decision] | None = None
 
     def decide(self, decoder: Decoder, problem: Problem) -> Steps[Decision]:
@@ -69,7 +72,9 @@ class Part:
         """
         if self.earlier is not None:
             problem.continue_from(self.earlier)
-        problem.loss_share = 1.0 if self.drawn >= self.most else _POOL_SHARE
+        if self.drawn < self.most:  # with all draws, as if they had come at once
+            problem.loss_share = _POOL_SHARE
+            problem.came = np.array([self.came[text] for text in problem.candidates.texts])
         return self._steps(decoder, problem)
 
     def _steps(self, decoder: Decoder, problem: Problem) -> Steps[Decision]:
@@ -81,60 +86,80 @@ class Part:
         return decision.changed(draws=loss, calls=calls, cached=cached, encodings=encodings, seconds=seconds)
 
     def _loss(self, decision: Decision, problem: Problem) -> Steps[DrawLoss]:
-        counts, target = problem.candidates.counts, problem.target
-        contenders, columns = _block(decision, *_BLOCKS[self.sure])
-        scores, own = yield [Ask.block(target, contenders, columns), Ask(target, contenders, contenders)]
-        scores, own = (problem.merit(target.utility, values, contenders) for values in (scores, own))
+        target, careful = problem.target, self.sure == EVERY_SENTENCE
+        rows, columns = _chosen(decision, *(_CAREFUL_BLOCK if careful else _BLOCK))
+        scores, own = yield [Ask.block(target, rows, columns), Ask(target, rows, rows)]
+        scores, own = (problem.merit(target.utility, values, rows) for values in (scores, own))
         random = np.random.default_rng(problem.seed_for(2))
-        if self.sure == "every sentence":
-            careful = split_loss(scores, counts, contenders, columns, self.most, random)
-            return DrawLoss(self.drawn, self.most, careful, 0.0)
-        expected = without_own_draw(problem.merit(target.utility, decision.expected), counts, contenders, own)
-        noise = reference_loss(expected[contenders], scores, counts, contenders, columns, self.most, random)
-        return DrawLoss(self.drawn, self.most, noise, unseen_loss(expected, counts, self.most))
+        block = Block(scores, rows, columns, problem.candidates.counts, self.most)
+        if careful:
+            return DrawLoss(self.drawn, self.most, block.split_loss(random), 0.0)
+        expected = block.without_own_draw(problem.merit(target.utility, decision.expected), own)
+        unseen = unseen_loss(expected, block.counts, self.most)
+        return DrawLoss(self.drawn, self.most, block.reference_loss(expected[rows], random), unseen)
 
 
 def next_draws(loss: float, bound: float, drawn: int, most: int) -> int:
-    """Forecast how many draws bring a loss below the bound, if each doubling leaves ρ of it."""
-    doublings = math.log(loss / bound) / -math.log(_GAIN_PER_DOUBLING)
-    wanted = math.ceil(drawn * min(max(2**doublings, _LEAST_STEP), _MOST_STEP))
+    """Forecast how many draws bring a loss below the bound: it halves with about every doubling."""
+    wanted = math.ceil(drawn * min(max(loss / bound, _LEAST_STEP), _MOST_STEP))
     return wanted if wanted <= _NEARLY_ALL * most else most
 
 
-def without_own_draw(expected: FloatArray, counts: IntArray, contenders: IntArray, own: FloatArray) -> FloatArray:
-    """Return (U,) expected utilities over the other n − 1 draws: a text is its own best reference.
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Scores of contenders against some pseudo-references.
 
     Args:
-        own: (K,) scores of the contenders against themselves; the others are taken to have their mean.
+        scores: (K, D) more is better; the leader is first.
+        contenders, columns: (K,) and (D,) which of the U texts they are.
+        counts: (U,) how often each text was drawn.
+        most: how many draws there can be.
     """
-    n = int(counts.sum())
-    selves = np.full(len(expected), own.mean())
-    selves[contenders] = own
-    return np.asarray((n * expected - selves) / max(n - 1, 1))
 
+    scores: FloatArray
+    contenders: IntArray
+    columns: IntArray
+    counts: IntArray
+    most: int
 
-def reference_loss(
-    expected: FloatArray,
-    scores: FloatArray,
-    counts: IntArray,
-    contenders: IntArray,
-    columns: IntArray,
-    most: int,
-    random: np.random.Generator,
-) -> float:
-    """Return what the first contender is expected to lose because of the pseudo-references' noise.
+    def without_own_draw(self, expected: FloatArray, own: FloatArray) -> FloatArray:
+        """Return (U,) expected utilities over the other n − 1 draws: a text is its own best reference.
 
-    Args:
-        expected: (K,) of the contenders, the leader first.
-        scores: (K, D) of the contenders against `columns`.
-    """
-    n = int(counts.sum())
-    shares = _shares(counts, columns)
-    centred = scores - (scores @ shares)[:, None]
-    centred[contenders[:, None] == columns[None, :]] = 0.0  # of itself a text says nothing about the others
-    normal = random.standard_normal((len(columns), _WORLDS)) * np.sqrt(shares)[:, None]
-    worlds = expected[:, None] + math.sqrt(1 / n - 1 / most) * (centred @ normal)
-    return float((worlds.max(axis=0) - worlds[0]).mean())
+        Args:
+            own: (K,) scores of the contenders against themselves; the others are taken to have their mean.
+        """
+        n = int(self.counts.sum())
+        selves = np.full(len(expected), own.mean())
+        selves[self.contenders] = own
+        return np.asarray((n * expected - selves) / max(n - 1, 1))
+
+    def reference_loss(self, expected: FloatArray, random: np.random.Generator) -> float:
+        """Return what the leader is expected to lose because of the pseudo-references' noise.
+
+        Args:
+            expected: (K,) of the contenders.
+        """
+        n = int(self.counts.sum())
+        # A rare reference of the block stands for others, a frequent one only for itself.
+        shares = np.maximum(self.counts[self.columns] / n, 1 / len(self.columns))
+        shares /= shares.sum()
+        centred = self.scores - (self.scores @ shares)[:, None]
+        centred[self.contenders[:, None] == self.columns] = 0.0  # of itself a text says nothing about the others
+        normal = random.standard_normal((len(self.columns), _WORLDS)) * np.sqrt(shares)[:, None]
+        worlds = expected[:, None] + math.sqrt(1 / n - 1 / self.most) * (centred @ normal)
+        return float((worlds.max(axis=0) - worlds[0]).mean())
+
+    def split_loss(self, random: np.random.Generator) -> float:
+        """Return what a choice by half of the draws loses by the other half, scaled to what is not drawn yet."""
+        n, losses = int(self.counts.sum()), []
+        for _ in range(_SPLITS):
+            half = random.multivariate_hypergeometric(self.counts, n // 2)
+            chosen = np.flatnonzero(half[self.contenders] > 0)
+            first, second = half[self.columns], (self.counts - half)[self.columns]
+            if first.any() and second.any() and chosen.size:
+                by_first, by_second = (self.scores @ (part / part.sum()) for part in (first, second))
+                losses.append(by_second.max() - by_second[chosen[np.argmax(by_first[chosen])]])
+        return math.sqrt(1 - n / self.most) * float(np.mean(losses)) if losses else math.inf
 
 
 def unseen_loss(expected: FloatArray, counts: IntArray, most: int) -> float:
@@ -162,27 +187,7 @@ def expected_maximum(falling: FloatArray, k: int) -> float:
     return float(np.cumprod(ratios) @ falling[: n - k + 1])
 
 
-def split_loss(
-    scores: FloatArray,
-    counts: IntArray,
-    contenders: IntArray,
-    columns: IntArray,
-    most: int,
-    random: np.random.Generator,
-) -> float:
-    """Return what a choice by one half of the draws loses by the other half, scaled to what is not drawn yet."""
-    n, losses = int(counts.sum()), []
-    for _ in range(_SPLITS):
-        first = random.multivariate_hypergeometric(counts, n // 2)
-        chosen = np.flatnonzero(first[contenders] > 0)
-        if not first[columns].any() or not (counts - first)[columns].any() or not chosen.size:
-            continue
-        by_first, by_second = (scores @ (half[columns] / half[columns].sum()) for half in (first, counts - first))
-        losses.append(by_second.max() - by_second[chosen[np.argmax(by_first[chosen])]])
-    return math.sqrt(1 - n / most) * float(np.mean(losses)) if losses else math.inf
-
-
-def _block(decision: Decision, contenders: int, references: int) -> tuple[IntArray, IntArray]:
+def _chosen(decision: Decision, contenders: int, references: int) -> tuple[IntArray, IntArray]:
     """Choose the best candidates, and the pseudo-references that most of them are scored against already."""
     best = decision.ranking[:contenders]
     counts = decision.candidates.counts
@@ -192,9 +197,3 @@ def _block(decision: Decision, contenders: int, references: int) -> tuple[IntArr
         np.add.at(known, pairs.columns[np.isin(pairs.rows, best)], 1)
     order = np.lexsort((np.arange(len(counts)), -counts, -known))
     return best, np.sort(order[:references])
-
-
-def _shares(counts: IntArray, columns: IntArray) -> FloatArray:
-    """Weigh the references of a block: a rare one stands for others, a frequent one only for itself."""
-    shares = np.maximum(counts[columns] / counts.sum(), 1 / len(columns))
-    return np.asarray(shares / shares.sum())

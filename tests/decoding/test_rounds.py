@@ -54,6 +54,32 @@ def columns_of(shares, seed=0) -> Columns:
     return Columns.draw(np.asarray(shares), np.arange(size), np.arange(size), np.random.default_rng(seed))
 
 
+def test_texts_that_came_earlier_keep_their_places_as_pseudo_references() -> None:
+    def drawn(counts: list[int], came: list[int]) -> Columns:
+        shares = np.array(counts) / sum(counts)
+        every = np.arange(len(counts))
+        return Columns.draw(shares, every, every, np.random.default_rng(3), came=np.array(came))
+
+    few = drawn([1] * 30, [32] * 30)
+    more = drawn([1] * 70, [32] * 30 + [64] * 40)
+    np.testing.assert_array_equal(more.order[:30], few.order)
+    assert (np.diff(more.arrivals[more.order]) > 0).all()
+    heavy = drawn([1] * 30 + [20] + [1] * 39, [32] * 30 + [64] * 40)
+    assert heavy.order[0] == 30
+    np.testing.assert_array_equal(heavy.order[1:31], few.order)
+
+
+def test_arrivals_of_texts_in_parts_are_distributed_as_those_of_texts_at_once() -> None:
+    every, shares = np.arange(20), np.r_[np.full(10, 0.035), np.full(5, 0.08), np.full(5, 0.05)]
+    shares /= shares.sum()
+
+    def mean_arrivals(came: np.ndarray | None) -> np.ndarray:
+        drawn = [Columns.draw(shares, every, every, np.random.default_rng(seed), came=came) for seed in range(3000)]
+        return np.mean([columns.arrivals[columns.order] for columns in drawn], axis=0)
+
+    np.testing.assert_allclose(mean_arrivals(np.zeros(20)), mean_arrivals(None), rtol=0.07)
+
+
 def prefixes(matrix, columns: Columns, depths) -> RaggedScores:
     """The scores of every candidate against its first columns."""
     rows = np.repeat(np.arange(len(matrix)), depths)

@@ -83,7 +83,13 @@ class Columns:
 
     @classmethod
     def draw(
-        cls, shares: FloatArray, ties: IntArray, candidate: IntArray, random: np.random.Generator, heaviest: int = 0
+        cls,
+        shares: FloatArray,
+        ties: IntArray,
+        candidate: IntArray,
+        random: np.random.Generator,
+        heaviest: int = 0,
+        came: IntArray | None = None,
     ) -> Columns:
         """Draw an order.
 
@@ -91,6 +97,7 @@ class Columns:
             ties: ranks of the texts, so that the order in which they were given has no influence.
             heaviest: how many with the largest shares come first in any case: a rare one can mislead when it is one of
                 two, but with them the first are no longer drawn at random, as a stated loss supposes.
+            came: (m,) how many had been drawn when each first came, if they came in parts.
         """
         waiting = np.empty(len(shares))
         waiting[np.argsort(ties)] = random.exponential(size=len(shares))
@@ -98,6 +105,14 @@ class Columns:
         arrivals = np.where(shares >= _CERTAIN, 0.0, waiting)
         arrivals[np.lexsort((waiting, -shares))[:heaviest]] = 0.0
         order = np.lexsort((waiting, -shares * (arrivals == 0), arrivals))
+        if came is not None:
+            # Draws come in any order, so those that came earlier may come first: an order by weight as good as another.
+            # The next of some texts comes after an exponential time, whose rate is the weight of all that are left.
+            always = arrivals == 0
+            order = np.lexsort((waiting, -shares * always, came, ~always))
+            others = order[np.count_nonzero(always) :]
+            left = np.cumsum(shares[others][::-1])[::-1]
+            arrivals[others] = np.cumsum(random.exponential(size=len(others)) / left)
         return cls(shares, candidate, arrivals, order, np.empty((len(shares), 0)))
 
     def __len__(self) -> int:

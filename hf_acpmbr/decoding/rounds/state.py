@@ -71,13 +71,13 @@ class Race:
     def __init__(self, problem: Problem, guides: Sequence[Guide], states_loss: bool) -> None:
         self.problem, self.guides, self.states_loss = problem, guides, states_loss
         self.n, self.m = problem.shape
-        self.by_text = _ranks(problem.candidates.texts)
+        self.by_text = _ranks(problem.candidates.texts, problem.came)
         place = {text: k for k, text in enumerate(problem.candidates.texts)}
         candidate = np.array([place.get(text, -1) for text in problem.references.texts], dtype=np.int64)
-        ties = _ranks(problem.references.texts)
+        ties = _ranks(problem.references.texts, problem.came)
         random = np.random.default_rng(problem.seed_for(0))
         self.columns = Columns.draw(
-            problem.references.weights, ties, candidate, random, 0 if states_loss else _HEAVIEST
+            problem.references.weights, ties, candidate, random, 0 if states_loss else _HEAVIEST, problem.came
         )
         self.own = self.columns.place_of_own(self.n)
         self.random = np.random.default_rng(problem.seed_for(1))
@@ -470,10 +470,13 @@ def reach(depths: IntArray, allowance: int, most: int) -> int:
     return int(np.searchsorted(cost, allowance, side="right"))
 
 
-def _ranks(texts: Sequence[str]) -> IntArray:
-    """(n,) the rank of each text, so that the order in which texts were given has no influence."""
+def _ranks(texts: Sequence[str], came: IntArray | None = None) -> IntArray:
+    """(n,) the rank of each text, so that the order in which texts were given has no influence; later ones come last."""
     ranks = np.empty(len(texts), dtype=np.int64)
-    ranks[np.argsort(np.array(texts, dtype=object))] = np.arange(len(texts))
+    order = np.argsort(np.array(texts, dtype=object))
+    if came is not None:
+        order = order[np.argsort(came[order], kind="stable")]
+    ranks[order] = np.arange(len(texts))
     return ranks
 
 
