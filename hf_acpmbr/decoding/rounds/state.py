@@ -471,7 +471,7 @@ def reach(depths: IntArray, allowance: int, most: int) -> int:
 
 
 def _ranks(texts: Sequence[str], came: IntArray | None = None) -> IntArray:
-    """(n,) the rank of each text: those that came later last, and no influence of the order in which texts were given."""
+    """(n,) the rank of each text, later ones last, so that the order in which texts were given has no influence."""
     ranks = np.empty(len(texts), dtype=np.int64)
     order = np.argsort(np.array(texts, dtype=object))
     if came is not None:
