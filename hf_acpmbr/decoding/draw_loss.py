@@ -91,7 +91,7 @@ class Part:
         scores, own = yield [Ask.block(target, rows, columns), Ask(target, rows, rows)]
         scores, own = (problem.merit(target.utility, values, rows) for values in (scores, own))
         random = np.random.default_rng(problem.seed_for(2))
-        block = Block(scores, rows, columns, problem.candidates.counts, self.most)
+        block = Contenders(scores, rows, columns, problem.candidates.counts, self.most)
         if careful:
             return DrawLoss(self.drawn, self.most, block.split_loss(random), 0.0)
         expected = block.without_own_draw(problem.merit(target.utility, decision.expected), own)
@@ -106,18 +106,18 @@ def next_draws(loss: float, bound: float, drawn: int, most: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """Scores of contenders against some pseudo-references.
+class Contenders:
+    """The best candidates and their scores against some pseudo-references.
 
     Args:
         scores: (K, D) more is better; the leader is first.
-        contenders, columns: (K,) and (D,) which of the U texts they are.
+        rows, columns: (K,) and (D,) which of the U texts they are.
         counts: (U,) how often each text was drawn.
         most: how many draws there can be.
     """
 
     scores: FloatArray
-    contenders: IntArray
+    rows: IntArray
     columns: IntArray
     counts: IntArray
     most: int
@@ -130,7 +130,7 @@ class Block:
         """
         n = int(self.counts.sum())
         selves = np.full(len(expected), own.mean())
-        selves[self.contenders] = own
+        selves[self.rows] = own
         return np.asarray((n * expected - selves) / max(n - 1, 1))
 
     def reference_loss(self, expected: FloatArray, random: np.random.Generator) -> float:
@@ -144,7 +144,7 @@ class Block:
         shares = np.maximum(self.counts[self.columns] / n, 1 / len(self.columns))
         shares /= shares.sum()
         centred = self.scores - (self.scores @ shares)[:, None]
-        centred[self.contenders[:, None] == self.columns] = 0.0  # of itself a text says nothing about the others
+        centred[self.rows[:, None] == self.columns] = 0.0  # of itself a text says nothing about the others
         normal = random.standard_normal((len(self.columns), _WORLDS)) * np.sqrt(shares)[:, None]
         worlds = expected[:, None] + math.sqrt(1 / n - 1 / self.most) * (centred @ normal)
         return float((worlds.max(axis=0) - worlds[0]).mean())
@@ -154,7 +154,7 @@ class Block:
         n, losses = int(self.counts.sum()), []
         for _ in range(_SPLITS):
             half = random.multivariate_hypergeometric(self.counts, n // 2)
-            chosen = np.flatnonzero(half[self.contenders] > 0)
+            chosen = np.flatnonzero(half[self.rows] > 0)
             first, second = half[self.columns], (self.counts - half)[self.columns]
             if first.any() and second.any() and chosen.size:
                 by_first, by_second = (self.scores @ (part / part.sum()) for part in (first, second))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from hf_acpmbr.decoding import draw_loss
-from hf_acpmbr.decoding.draw_loss import Block
+from hf_acpmbr.decoding.draw_loss import Contenders
 
 VALUES = st.lists(st.floats(-3, 3), min_size=1, max_size=8)
 
@@ -51,7 +51,7 @@ def test_equal_candidates_have_nothing_to_gain() -> None:
     every = np.arange(3)
     random = np.random.default_rng(0)
     assert draw_loss.unseen_loss(np.full(3, 0.7), counts, 100) == pytest.approx(0)
-    block = Block(scores, every, every, counts, 100)
+    block = Contenders(scores, every, every, counts, 100)
     assert block.reference_loss(np.full(3, 0.7), random) == pytest.approx(0)
     assert block.split_loss(random) == pytest.approx(0)
 
@@ -61,7 +61,7 @@ def test_an_own_draw_is_taken_out_of_a_mean() -> None:
     counts, scores = np.array([1, 3, 2]), random.random((3, 3))
     n = int(counts.sum())
     means = scores @ counts / n
-    found = Block(scores, np.arange(3), np.arange(3), counts, 100).without_own_draw(means, scores.diagonal())
+    found = Contenders(scores, np.arange(3), np.arange(3), counts, 100).without_own_draw(means, scores.diagonal())
     for i in range(3):
         others = [scores[i, j] for j in range(3) for _ in range(counts[j] - (i == j))]
         assert found[i] == pytest.approx(np.mean(others))
@@ -77,7 +77,7 @@ def test_the_references_noise_of_two_contenders_has_its_closed_form(monkeypatch:
     variance = float(np.mean((difference - difference.mean()) ** 2)) * (1 / n - 1 / most)
     deviation = math.sqrt(variance)
     expected = deviation * norm.pdf(lead / deviation) - lead * norm.cdf(-lead / deviation)
-    block = Block(scores, np.array([4, 5]), np.arange(4), counts, most)
+    block = Contenders(scores, np.array([4, 5]), np.arange(4), counts, most)
     found = block.reference_loss(np.array([0.5, 0.5 - lead]), np.random.default_rng(2))
     assert found == pytest.approx(expected, rel=0.03)
 
@@ -93,7 +93,7 @@ def test_the_careful_loss_is_the_mean_over_all_halves(monkeypatch: pytest.Monkey
         means = [np.mean([scores[i, j] for j in theirs]) for i in range(3)]
         losses.append(max(means) - means[chosen])
     every = np.arange(3)
-    found = Block(scores, every, every, counts, 24).split_loss(np.random.default_rng(0))
+    found = Contenders(scores, every, every, counts, 24).split_loss(np.random.default_rng(0))
     assert found == pytest.approx(math.sqrt(1 - 6 / 24) * np.mean(losses), rel=0.03)
 
 
