@@ -357,7 +357,7 @@ def test_no_engine_server_or_trainer_is_imported() -> None:
     others = ("vllm", "ctranslate2", "openai", "trl", "accelerate", "fastapi", "uvicorn", "gradio")
     program = (
         "import sys, hf_acpmbr, hf_acpmbr.generation.preferences, hf_acpmbr.cli.translate\n"
-        "import hf_acpmbr.cli.rerank, hf_acpmbr.metrics.judge\n"
+        "import hf_acpmbr.cli.rerank, hf_acpmbr.metrics.network\n"
         f"print([name for name in {others} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -12,9 +12,8 @@ import pytest
 
 from hf_acpmbr.scoring import AggregatingKernel, Utility, UtilitySpec, VectorKernel
 
-from ..metrics.cases import CASES, SOURCES, TEXTS, Case, untrained_judge
+from ..metrics.cases import CASES, SOURCES, TEXTS, Case
 
-pytestmark = untrained_judge
 N = len(TEXTS)
 ROWS, COLUMNS = np.divmod(np.arange(N * N), N)
 

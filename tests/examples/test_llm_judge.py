@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import runpy
 import sys
 from pathlib import Path
@@ -13,22 +12,25 @@ import numpy as np
 import pytest
 import torch
 
-from hf_acpmbr.metrics.judge import LLMJudge
-from tests.metrics.cases import untrained_judge
+from hf_acpmbr import as_utility
 from tests.models import tiny_pair
 
-pytestmark = untrained_judge  # one test is about it
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "llm_judge.py")
+# The tiny causal model is not trained to answer.
+pytestmark = pytest.mark.filterwarnings("ignore:the judge .* mostly says something else:UserWarning")
 PROMPT = "{source} see {first} on {second}"
 ANSWERS = {"cat": 1.0, "dog": 0.0, "red": 0.25}
 PAIRS = [("the cat", "a dog ran home"), ("sun", "the red mat"), ("die katze sass hier", "sun")]
+FIRST, SECOND, SOURCES = [a for a, _ in PAIRS], [b for _, b in PAIRS], ["we"] * 3
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = tmp_path_factory.mktemp("judge")
-    for part in tiny_pair("llama"):
-        part.save_pretrained(made)
+    model, tokenizer = tiny_pair("llama")
+    model.save_pretrained(made)
+    tokenizer.save_pretrained(made)
+    (made / "chat_template.jinja").unlink(missing_ok=True)
     return str(made)
 
 
@@ -41,13 +43,15 @@ def by_hand(prompt: str) -> float:
     return float(p @ torch.tensor(list(ANSWERS.values()), dtype=torch.float64) / p.sum())
 
 
-def judge(folder: str, **options: Any) -> LLMJudge:
-    return LLMJudge(folder, **{"prompt": PROMPT, "answers": ANSWERS, "chat": False, "device": "cpu", **options})
+def judge(folder: str, **options: Any) -> Any:
+    made = runpy.run_path(EXAMPLE)["Judge"](folder, **{"prompt": PROMPT, "answers": ANSWERS, **options})
+    made.tokenizer.chat_template = None
+    return made
 
 
 def test_the_score_is_the_mean_of_the_answers_values_over_both_orders(folder: str) -> None:
-    utility = judge(folder)
-    got = utility.score([a for a, _ in PAIRS], [b for _, b in PAIRS], ["we"] * 3)
+    utility = as_utility(judge(folder))
+    got = utility.score(FIRST, SECOND, SOURCES)
     expected = [
         (by_hand(f"we see {a} on {b}") + by_hand(f"we see {b} on {a}")) / 2  # either text first
         for a, b in PAIRS
@@ -64,80 +68,64 @@ def test_a_judge_that_mostly_says_something_else_is_warned_of_once(folder: str) 
     with torch.no_grad():
         p = model(ids).logits[0, -1].double().softmax(-1)
     share = float(p[tokenizer.convert_tokens_to_ids(list(ANSWERS))].sum())
-    utility = judge(folder, both_orders=False)
+    asked = judge(folder, both_orders=False)
     with pytest.warns(UserWarning, match=rf"gives its answers \(cat, dog, red\) only {share:.1%} of the probability"):
-        utility.score(["the cat"], ["a dog"], ["we"])
-    utility.score(["sun"], ["a dog"], ["we"])
+        asked.score(["the cat"], ["a dog"], ["we"])
+    asked.score(["sun"], ["a dog"], ["we"])
     words = {word: float(k) for k, word in enumerate(tokenizer.get_vocab()) if not word.startswith("<")}
     judge(folder, answers=words).score(["the cat"], ["a dog"], ["we"])  # nothing is left to say
 
 
 def test_one_order_asks_with_the_hypothesis_first_and_is_not_symmetric(folder: str) -> None:
-    utility = judge(folder, both_orders=False)
+    utility = as_utility(judge(folder, both_orders=False))
     (got,) = utility.score(["the cat"], ["a dog"], ["we"])
     assert got == pytest.approx(by_hand("we see the cat on a dog"), abs=1e-5)
     assert not utility.symmetric
 
 
 def test_a_preference_is_turned_round_with_the_order(folder: str) -> None:
-    utility = judge(folder, question="preference", answers={"cat": 1.0, "dog": 0.0})
-    forth = utility.score([a for a, _ in PAIRS], [b for _, b in PAIRS], ["we"] * 3)
-    back = utility.score([b for _, b in PAIRS], [a for a, _ in PAIRS], ["we"] * 3)
+    utility = as_utility(judge(folder, question="preference", answers={"cat": 1.0, "dog": 0.0}))
+    forth, back = utility.score(FIRST, SECOND, SOURCES), utility.score(SECOND, FIRST, SOURCES)
     np.testing.assert_allclose(forth + back, 1.0, atol=1e-6)
-    same = utility.score(["the cat"], ["the cat"], ["we"])
-    np.testing.assert_allclose(same, 0.5, atol=1e-6)
+    np.testing.assert_allclose(utility.score(["the cat"], ["the cat"], ["we"]), 0.5, atol=1e-6)
+
+
+def test_both_orders_cost_twice_the_passes_of_one(folder: str) -> None:
+    both, once = as_utility(judge(folder)), as_utility(judge(folder, both_orders=False))
+    assert both.price_per_pair == 2 * once.price_per_pair == 2 * tiny_pair("llama")[0].num_parameters()
 
 
 def test_texts_with_braces_are_asked_as_they_are(folder: str) -> None:
-    utility = judge(folder)
-    shown = utility.tokenizer("s see {second} on cat\nAnswer:")["input_ids"]
-    assert utility.ask("s", "{second}", "cat") == shown
+    asked = judge(folder)
+    assert asked.ask("s", "{second}", "cat") == asked.tokenizer("s see {second} on cat\nAnswer:")["input_ids"]
 
 
 def test_the_chat_template_is_used_where_there_is_one(folder: str) -> None:
-    utility = judge(folder, chat=None)
-    text = utility.tokenizer.decode(utility.ask("we", "cat", "dog"))
+    asked = judge(folder)
+    asked.tokenizer.chat_template = tiny_pair("llama")[1].chat_template
+    text = asked.tokenizer.decode(asked.ask("we", "cat", "dog"))
     assert text.startswith("<s>")
     assert "user we see cat on dog" in text
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"question": "truth"}, "question must be one of agreement, preference, got 'truth'"),
-        ({"prompt": "{first} only"}, r"prompt must have \{first\} and \{second\}"),
-        ({"prompt": "{first} {second} {third}"}, r"prompt has \{third…\}: its places are"),
-        ({"prompt": "{first!r} {second}"}, r"prompt has \{first…\}: its places are"),
-        ({"prompt": "{first} {second} {"}, "prompt is not a template"),
-        ({"answers": {"cat": 1.0, "dog": 1.0}}, "at least two answers of different value"),
-        ({"answers": {"cat": 1.0, "": 0.0}}, "answers maps texts to finite numbers"),
-    ],
-)
-def test_bad_settings_are_named(folder: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        judge(folder, **options)
-
-
 def test_answers_that_the_vocabulary_cannot_tell_apart_are_named(folder: str) -> None:
     with pytest.raises(ValueError, match=r"answers \['xyz'\] have no first token of their own"):
-        judge(folder, answers={"cat": 1.0, "xyz": 0.0}).score(["a"], ["the"], ["we"])
+        judge(folder, answers={"cat": 1.0, "xyz": 0.0})
 
 
-def test_the_signature_tells_judges_apart_and_pickling_drops_the_network(folder: str) -> None:
-    utility = judge(folder)
-    utility.score(["a"], ["the"], ["we"])
-    assert utility.signature != judge(folder, both_orders=False).signature
-    assert utility.signature != judge(folder, answers={"cat": 1.0, "dog": 0.0}).signature
-    again = pickle.loads(pickle.dumps(utility))
-    assert again._network is None
-    assert again.score(["a"], ["the"], ["we"]) == pytest.approx(utility.score(["a"], ["the"], ["we"]))
+def test_the_signature_tells_judges_apart(folder: str) -> None:
+    signatures = {
+        as_utility(judge(folder, **options)).signature
+        for options in ({}, {"both_orders": False}, {"answers": {"cat": 1.0, "dog": 0.0}})
+    }
+    assert len(signatures) == 3
 
 
 def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tiny_pair("llama")[0].save_pretrained(tmp_path)
     save_tokenizer_with_digits(tmp_path)
     monkeypatch.setattr(sys, "argv", ["llm_judge.py", "--judge", str(tmp_path)])
-    runpy.run_path(str(EXAMPLES / "llm_judge.py"), run_name="__main__")
+    runpy.run_path(EXAMPLE, run_name="__main__")
     out = capsys.readouterr().out
     assert "Monday." in out
     once, both = (json.loads(line.split(": ")[1]) for line in out.splitlines()[-2:])

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from hf_acpmbr.scoring import MatrixUtility, Utility, as_utility, load_utility
 
-from ..models import tiny_pair
 from .checkpoints import SENTENCES, write_bleurt, write_comet, write_encoder, write_metricx
 
 TEXTS = ["", *SENTENCES[:7]]
@@ -86,23 +84,6 @@ def by_checkpoint(name: str) -> Callable[..., Utility]:
 
 def by_path(path: str, **options: Any) -> Utility:
     return load_utility(path, **options)
-
-
-def write_causal_model(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    for part in tiny_pair("llama"):
-        part.save_pretrained(folder)
-    return folder
-
-
-# The tiny causal model is not trained to answer.
-untrained_judge = pytest.mark.filterwarnings("ignore:the judge .* mostly says something else:UserWarning")
-
-
-def judge(path: str, **options: Any) -> Utility:
-    from hf_acpmbr.metrics.judge import LLMJudge
-
-    return LLMJudge(path, **options)
 
 
 def matrix(folder: Path, **options: Any) -> Utility:
@@ -210,24 +191,6 @@ CASES: dict[str, Case] = {
         {**NETWORK, "pooling": ["cls", "max"], "prefix": ["", "query: ", "query:"], "max_length": [10]},
         tolerance=1e-5,
         needs="sentence_transformers",
-    ),
-    "judge": Case(
-        network(
-            write_causal_model,
-            judge,
-            prompt="{source} see {first} on {second}",
-            answers={"cat": 1.0, "dog": 0.0, "red": 0.25},
-            chat=False,
-        ),
-        {
-            **NETWORK,
-            "question": ["preference"],
-            "prompt": ["see {first} on {second}", "see {second} on {first}"],
-            "answers": [{"cat": 1.0, "dog": 0.5, "red": 0.25}, {"cat": 1.0, "red": 0.25}],
-            "both_orders": [False],
-            "chat": [True, None],
-        },
-        tolerance=1e-5,
     ),
     "function": Case(function, FUNCTION),
     "evaluate": Case(

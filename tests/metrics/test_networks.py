@@ -13,9 +13,9 @@ import torch
 from hf_acpmbr.metrics.network import NetworkUtility
 from hf_acpmbr.scoring import Kernel, Statistics, TextTable, Utility
 
-from .cases import CASES, SOURCES, TEXTS, judge, untrained_judge, write_causal_model
+from .cases import CASES, SOURCES, TEXTS
 
-NETWORKS = ("bleurt", "comet", "comet-rank", "unite", "xcomet", "metricx", "bertscore", "embedding", "judge")
+NETWORKS = ("bleurt", "comet", "comet-rank", "unite", "xcomet", "metricx", "bertscore", "embedding")
 PAIRS = np.divmod(np.arange(16), 4)
 MOST_ROWS = 2
 
@@ -45,7 +45,6 @@ def matrix(utility: Utility) -> tuple[np.ndarray, int]:
     return scorer(*PAIRS), scorer.statistics.out_of_memory
 
 
-@untrained_judge
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_score_in_evaluation_mode_and_without_gradients(name: str, tmp_path: Path) -> None:
     utility = made(name, tmp_path)
@@ -54,7 +53,6 @@ def test_networks_score_in_evaluation_mode_and_without_gradients(name: str, tmp_
     assert not any(weight.requires_grad for weight in utility.network.parameters())
 
 
-@untrained_judge
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_batch_that_does_not_fit_is_halved_and_the_scores_stay(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,22 +74,6 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_scores_stay(
     assert halved > 0
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     assert matrix(utility)[1] == 0, "the smaller budget is remembered"
-
-
-@untrained_judge
-def test_a_preference_is_a_share_of_a_win(tmp_path: Path) -> None:
-    folder = str(write_causal_model(tmp_path / "judge"))
-    options: dict[str, Any] = {"prompt": "see {first} on {second}", "chat": False, "question": "preference"}
-    utility = judge(folder, answers={"cat": 1.0, "dog": 0.0, "red": 0.5}, **options)
-    assert utility.scale == 1
-    scores = utility.score(["a cat", "red", "on"], ["dog", "see", "on"])
-    back = utility.score(["dog", "see", "on"], ["a cat", "red", "on"])
-    assert (scores >= 0).all()
-    assert (scores <= 1).all()
-    np.testing.assert_allclose(scores + back, 1, atol=1e-6)
-    assert sorted(judge(folder, question="preference").answers.values()) == [0, 1], "the default answers"
-    with pytest.raises(ValueError, match="answers of a preference are from 0"):
-        judge(folder, answers={"cat": 5.0, "dog": 1.0}, **options)
 
 
 def test_batches_are_filled_by_tokens_longest_first() -> None:

@@ -12,7 +12,7 @@ from hf_acpmbr.metrics.network import NetworkUtility
 from hf_acpmbr.scoring import MatrixUtility, Utility, as_utility, load_utility
 from hf_acpmbr.scoring.utility import SENTENCE_TOKENS
 
-from .cases import CASES, judge, length_difference, untrained_judge, write_causal_model
+from .cases import CASES, length_difference
 from .checkpoints import write_comet, write_metricx
 
 
@@ -86,13 +86,6 @@ def test_encoders_cost_their_parameters_per_text_and_next_to_nothing_per_pair(na
     utility = made(name, tmp_path)
     assert utility.price_per_text == sizes(utility)[0]
     assert 0 < utility.price_per_pair < load_utility("bleurt-20-d3", device="cpu").price_per_pair / 100
-
-
-@untrained_judge
-def test_a_judge_is_asked_in_both_orders_or_in_one(tmp_path: Path) -> None:
-    folder = str(write_causal_model(tmp_path / "judge"))
-    both, once = judge(folder, chat=False), judge(folder, chat=False, both_orders=False)
-    assert both.price_per_pair == 2 * once.price_per_pair == 2 * sizes(once)[0]
 
 
 def test_string_metrics_cost_less_than_the_smallest_network() -> None:

@@ -33,7 +33,7 @@ from hf_acpmbr.scoring import (
 from hf_acpmbr.scoring.checkpoints import read_weights
 from hf_acpmbr.scoring.load import UTILITIES
 
-from ..metrics.cases import CASES, untrained_judge
+from ..metrics.cases import CASES
 from ..metrics.checkpoints import SENTENCES, write_bleurt, write_encoder
 
 MODULE = """
@@ -485,8 +485,7 @@ def test_damaged_and_malicious_files_are_named(
     assert "it ran" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["bleurt", "comet", "unite", "metricx", "bertscore", "embedding", "judge"])
-@untrained_judge
+@pytest.mark.parametrize("name", ["bleurt", "comet", "unite", "metricx", "bertscore", "embedding"])
 def test_no_file_of_a_checkpoint_makes_its_code_run(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(CASES[name].needs)
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # nobody is asked either

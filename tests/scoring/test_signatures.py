@@ -45,7 +45,6 @@ WALKED = (
     "metricx",
     "bertscore",
     "embedding",
-    "judge",
     "function",
     "evaluate",
     "matrix",
