@@ -75,8 +75,8 @@ def compare_with_direct(n: int) -> None:
         random = np.random.default_rng(1)
         init = np.abs(random.normal(0, 0.4, (n, RANK))), np.abs(random.normal(0, 0.4, (n, RANK)))
         solver = AgreementALS(RANK, LAMBDA, SWEEPS, tolerance=0, center=False, agreement=gamma)
-        solver.complete(target, None, guide, init=init)  # warm up
-        ours, completion = cpu_seconds(partial(solver.complete, target, None, guide, None, init))
+        solver.solve(target, [guide], init=init)  # warm up
+        ours, completion = cpu_seconds(partial(solver.solve, target, [guide], init=init))
         slow, matrix = cpu_seconds(partial(direct, target, guide, gamma, init))
         difference = np.abs(completion.matrix - matrix).max()
         print(f"{name:>8} {rate:>5} {guide_rate:>4} {slow:>9.2f} {ours:>8.3f} {slow / ours:>6.0f}× {difference:>19.1e}")
@@ -94,7 +94,7 @@ def growth(sizes: list[int]) -> None:
 def one_size(n: int) -> None:
     target, guide = synthetic(n, (1024, 64))
     solver = AgreementALS(RANK, LAMBDA, SWEEPS, tolerance=0, agreement=1.0)
-    seconds, completion = cpu_seconds(lambda: solver.complete(target, None, guide))
+    seconds, completion = cpu_seconds(lambda: solver.solve(target, [guide]))
     completion.expected()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     each = 1e6 * seconds / len(guide) / SWEEPS
@@ -126,8 +126,8 @@ def measure(
     case: MatrixCase, completer: Completer, rate: int, guide_rate: int | None, seed: int
 ) -> tuple[float, float]:
     """Return the MSE on a 0–100 scale, and regret × 100."""
-    guide = None if guide_rate is None else masked(case.guides["good"], guide_rate, 2 * seed + 1)
-    completion = completer.complete(masked(case.target, rate, 2 * seed), None, guide)
+    guides = [] if guide_rate is None else [masked(case.guides["good"], guide_rate, 2 * seed + 1)]
+    completion = completer.solve(masked(case.target, rate, 2 * seed), guides)
     chosen = int(completion.expected(case.counts).argmax())
     return case.error(completion.matrix), case.regret(chosen)
 

@@ -167,19 +167,20 @@ def our_work(task: Task) -> Work:
     from hf_acpmbr.completion import ALS
     from hf_acpmbr.completion.observation import Uniform
     from hf_acpmbr.decoding import MBR, PMBR, AggregationMBR, PruningMBR
+    from hf_acpmbr.matrix import ObservedScores
     from hf_acpmbr.recipe import Budget
 
     torch.set_num_threads(1)
     kind = task["kind"]
     if kind == "als":
-        scores, mask = als_problem(task["n"], task["rate"])
+        observed = ObservedScores.from_dense(*als_problem(task["n"], task["rate"]))
         solver = ALS(rank=8, regularization=0.1, max_sweeps=task["sweeps"], tolerance=0.0, center=False)
         # mbrs's start. The first half-sweep replaces the row factors, so only the column factors matter.
         generator = torch.Generator().manual_seed(0)
         init = tuple(torch.rand((task["n"], 8), generator=generator).numpy() * (task["n"] * 8) ** -0.5 for _ in "uv")
 
         def factorize() -> Answer:
-            return {"expected": solver.complete(scores, mask, init=init).expected().tolist()}
+            return {"expected": solver.solve(observed, [], init=init).expected().tolist()}
 
         return factorize
     makers: dict[str, Callable[[], Decoder]] = {

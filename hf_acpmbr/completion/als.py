@@ -19,12 +19,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..candidates import FloatArray
 from ..config import flag, integer, nested, number, optional, setting, several
 from ..matrix import ObservedScores
-from .base import Completer, Completion, Factors, Floats, PaperWarning, Settling
-from .normal_equations import DenseSums, NormalEquations, Observations, SparseSums, mean_and_spread
+from .base import Completer, Completion, ConvergenceWarning, Floats, PaperWarning
+from .normal_equations import DenseSums, Observations, SparseSums, mean_and_spread, solve_rows
+
+# A last sweep that lowered the objective by more than this share was cut off in real progress; smaller
+# last steps are not worth a line per source.
+_WORTH_A_WARNING = 0.02
 
 
 def _gamma(name: str, value: object) -> float | tuple[float, ...]:
@@ -78,28 +83,42 @@ class Factorisation(Completer):
         guides: Sequence[ObservedScores],
         features: FloatArray | None = None,
         seed: int = 0,
-        init: Factors | None = None,
+        init: Sequence[npt.ArrayLike] | None = None,
     ) -> Completion:
-        """Sweep over all matrices until the objective has settled; a factorisation leaves features aside."""
+        """Sweep over all matrices until the objective has settled; a factorisation leaves features aside.
+
+        `init` are factors to start from: (U, V), each (n, d), for all matrices, or (U, V, U′, V′, …).
+        """
         gammas = self.gammas(len(guides))
         prepared = [Observations.prepare(scores, self.center) for scores in (target, *guides)]
         if not self.center:
             self._warn_if_erased(target)
         rows, columns = starting_factors(prepared, self.rank, seed if self.seed is None else self.seed, init)
-        stop = Settling(self.tolerance, self.absolute_tolerance, self.max_sweeps)
+        history: list[float] = []
         converged = False
-        while not converged and len(stop.history) < self.max_sweeps:
+        while not converged and len(history) < self.max_sweeps:
             half_sweep([p.rows for p in prepared], columns, rows, self.regularization, gammas)
             fits = half_sweep([p.columns for p in prepared], rows, columns, self.regularization, gammas)
-            converged = stop.settled(self._objective(prepared, fits, rows, columns, gammas))
-        stop.warn_unless(converged)
+            history.append(self._objective(prepared, fits, rows, columns, gammas))
+            if len(history) > 1:
+                # Relative to its value, as an absolute change depends on the metric's range.
+                unit = 1.0 if self.absolute_tolerance else max(history[-2], np.finfo(float).tiny)
+                converged = abs(history[-2] - history[-1]) <= self.tolerance * unit
+        fall = 1.0 - history[-1] / history[-2] if len(history) > 1 and history[-2] > 0 else 0.0
+        if not converged and fall > _WORTH_A_WARNING:
+            warnings.warn(
+                f"the completion stopped after {self.max_sweeps} sweeps with the objective still falling by "
+                f"{fall:.1%} per sweep: raise max_sweeps",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         factors = [(u.T * u.dtype.type(p.scale), v.T) for u, v, p in zip(rows, columns, prepared, strict=True)]
         return Completion(
             *factors[0],
             offset=prepared[0].offset,
-            sweeps=len(stop.history),
+            sweeps=len(history),
             converged=converged,
-            objective=tuple(stop.history),
+            objective=tuple(history),
             guide_factors=tuple(factors[1:]),
         )
 
@@ -185,18 +204,19 @@ def half_sweep(
     fits = [0.0] * len(moving)
     pull = np.zeros_like(moving[0])
     for k in (*range(1, len(moving)), 0):
-        system = NormalEquations.build(sides[k], fixed[k])
+        first, second = np.triu_indices(len(fixed[k]))
+        gram, moment = sides[k].sums(fixed[k][first] * fixed[k][second], fixed[k])
         towards = (gammas[k - 1] * moving[0]).astype(moving[k].dtype, copy=False) if k else pull
         total = ridge + (gammas[k - 1] if k else sum(gammas))
-        moving[k] = system.solve(total, towards)
-        fits[k] = _dot(moving[k], towards - system.moment) - total * _dot(moving[k], moving[k])
+        moving[k] = solve_rows(gram, moment + towards, total)
+        fits[k] = _dot(moving[k], towards - moment) - total * _dot(moving[k], moving[k])
         if k:
             pull += gammas[k - 1] * moving[k]
     return fits
 
 
 def starting_factors(
-    prepared: list[Observations], rank: int, seed: int, init: Factors | None
+    prepared: list[Observations], rank: int, seed: int, init: Sequence[npt.ArrayLike] | None
 ) -> tuple[list[Floats], list[Floats]]:
     """Return row and column factors of every matrix, each (d, n): from `init`, else random and shared by all."""
     n, m = prepared[0].shape

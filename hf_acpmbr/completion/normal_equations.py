@@ -84,6 +84,8 @@ class Observations:
     @classmethod
     def prepare(cls, scores: ObservedScores, standard: bool) -> Observations:
         """Prepare them as they are, or with mean 0 and the standard deviation that λ = 0.1 is for."""
+        if not len(scores):
+            raise ValueError("there is no observed score to complete: score at least one pair")
         offset, scale, values = 0.0, 1.0, scores.values
         if standard:
             offset, spread = mean_and_spread(values)
@@ -109,36 +111,23 @@ class Observations:
         return cls(sides[0], sides[1], (n, m), offset, scale, square_sum, len(scores), values.dtype, seen)
 
 
-@dataclass(frozen=True, eq=False)
-class NormalEquations:
-    """Σ v vᵀ of every row (or column), its upper triangle packed as (d(d+1)/2, n), and Σ o v, (d, n)."""
+def solve_rows(gram: Floats, right: Floats, ridge: float) -> Floats:
+    """Return the (d, n) solutions of (G + ridge·I) x = right, the upper triangles packed in `gram` (d(d+1)/2, n).
 
-    gram: Floats
-    moment: Floats
-
-    @classmethod
-    def build(cls, side: SparseSums | DenseSums, factors: Floats) -> NormalEquations:
-        first, second = np.triu_indices(len(factors))
-        return cls(*side.sums(factors[first] * factors[second], factors))
-
-    def solve(self, ridge: float, pull: Floats) -> Floats:
-        """Return the (d, n) minimisers of the row objectives, with `pull` = Σ_k γ_k (other factors).
-
-        With ridge 0 a row may have fewer observations than factors; then the minimiser of least norm is taken.
-        """
-        right = self.moment + pull
-        if ridge > 0:
-            solution = right.copy()
-            step = max(1, _SOLVE_ELEMENTS // len(self.gram))
-            chunks = [slice(k, k + step) for k in range(0, right.shape[1], step)]
-            if all(_eliminate(self.gram[:, chunk].copy(), ridge, solution[:, chunk]) for chunk in chunks):
-                return solution
-        rank = len(right)
-        first, second = np.triu_indices(rank)
-        system = np.empty((right.shape[1], rank, rank), dtype=right.dtype)
-        system[:, first, second] = system[:, second, first] = self.gram.T
-        system += system.dtype.type(ridge) * np.eye(rank, dtype=system.dtype)
-        return np.ascontiguousarray((np.linalg.pinv(system, hermitian=True) @ right.T[:, :, None])[:, :, 0].T)
+    With ridge 0 a row may have fewer observations than factors; then the minimiser of least norm is taken.
+    """
+    if ridge > 0:
+        solution = right.copy()
+        step = max(1, _SOLVE_ELEMENTS // len(gram))
+        chunks = [slice(k, k + step) for k in range(0, right.shape[1], step)]
+        if all(_eliminate(gram[:, chunk].copy(), ridge, solution[:, chunk]) for chunk in chunks):
+            return solution
+    rank = len(right)
+    first, second = np.triu_indices(rank)
+    system = np.empty((right.shape[1], rank, rank), dtype=right.dtype)
+    system[:, first, second] = system[:, second, first] = gram.T
+    system += system.dtype.type(ridge) * np.eye(rank, dtype=system.dtype)
+    return np.ascontiguousarray((np.linalg.pinv(system, hermitian=True) @ right.T[:, :, None])[:, :, 0].T)
 
 
 def _eliminate(upper: Floats, ridge: float, x: Floats) -> bool:

@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_acpmbr.completion import ALS, COMPLETERS
+from hf_acpmbr.completion import ALS
+from hf_acpmbr.completion.bilinear import Bilinear, Block, Prior, invert
 from hf_acpmbr.completion.normal_equations import Observations
-from hf_acpmbr.completion.transfer import Transfer
-from hf_acpmbr.completion.transfer.bilinear import Bilinear, Block, Prior, invert
-from hf_acpmbr.completion.transfer.calibration import ridge, truncated
-from hf_acpmbr.completion.transfer.self_pairs import mirrored
+from hf_acpmbr.completion.transfer import Transfer, mirrored, ridge, truncated
 from hf_acpmbr.matrix import ObservedScores, Pairs
+from tests.completion.dense import complete
 
 
 def observe(matrix, rate, seed):
@@ -140,7 +139,7 @@ def test_expected_is_the_mean_of_the_matrix_and_observed_scores_stay():
     target, guide = world()
     weights = np.random.default_rng(2).random(target.shape[1])
     scores = observe(target, 20, 1)
-    got = Transfer().complete(scores, None, observe(guide, 3, 2))
+    got = complete(Transfer(), scores, None, observe(guide, 3, 2))
     np.testing.assert_allclose(got.expected(weights), got.matrix @ (weights / weights.sum()), atol=1e-12)
     np.testing.assert_allclose(got.matrix[scores.rows, scores.columns], scores.values, atol=1e-12)
 
@@ -150,24 +149,24 @@ def test_a_good_guide_beats_the_target_alone_and_a_useless_one_costs_little(rate
     target, guide = world(seed=5)
     shuffled = np.random.default_rng(0).permutation(guide.reshape(-1)).reshape(guide.shape)
     scores = observe(target, rate, 3)
-    alone = error(Transfer().complete(scores), target)
-    assert error(Transfer().complete(scores, None, observe(guide, 4, 4)), target) < 0.7 * alone
+    alone = error(complete(Transfer(), scores), target)
+    assert error(complete(Transfer(), scores, None, observe(guide, 4, 4)), target) < 0.7 * alone
     for useless in (shuffled, guide[::-1, ::-1]):
-        misled = error(Transfer().complete(scores, None, observe(useless, 4, 4)), target)
+        misled = error(complete(Transfer(), scores, None, observe(useless, 4, 4)), target)
         assert misled < 1.05 * alone
-        assert misled < 1.05 * error(ALS().complete(scores), target)
+        assert misled < 1.05 * error(complete(ALS(), scores), target)
 
 
 def test_many_target_scores_recover_a_low_rank_matrix():
     target, _ = world(residual=0.0)
-    got = Transfer(max_sweeps=100, tolerance=1e-6).complete(observe(target, 2, 1))
+    got = complete(Transfer(max_sweeps=100, tolerance=1e-6), observe(target, 2, 1))
     assert error(got, target) < 1e-4 * target.var()
 
 
 def test_scales_and_shifts_of_target_and_guide_change_nothing():
     target, guide = world(n=60, m=50)
-    first = Transfer().complete(observe(target, 10, 1), None, observe(guide, 2, 2))
-    second = Transfer().complete(observe(100 * target - 30, 10, 1), None, observe(-0.01 * guide, 2, 2))
+    first = complete(Transfer(), observe(target, 10, 1), None, observe(guide, 2, 2))
+    second = complete(Transfer(), observe(100 * target - 30, 10, 1), None, observe(-0.01 * guide, 2, 2))
     np.testing.assert_allclose(second.matrix, 100 * first.matrix - 30, atol=1e-4)
 
 
@@ -176,7 +175,7 @@ def test_rows_without_any_score_are_average_rows():
     scores = observe(target, 30, 1)
     keep = scores.rows != 7
     hidden = ObservedScores(Pairs(scores.rows[keep], scores.columns[keep], scores.shape), scores.values[keep])
-    expected = Transfer().complete(hidden).expected()
+    expected = complete(Transfer(), hidden).expected()
     assert expected.min() <= expected[7] <= expected.max()
     assert abs(expected[7] - target.mean()) < 0.05
 
@@ -187,17 +186,17 @@ def test_several_guides_are_better_than_each():
     rng = np.random.default_rng(9)
     second = target + rng.normal(0, 0.08, (len(target), 1)) + rng.normal(0, 0.05, target.shape)
     scores, guides = observe(target, 100, 1), [observe(first, 4, 2), observe(second, 4, 3)]
-    both = error(Transfer().complete(scores, None, guides), target)
-    assert both < min(error(Transfer().complete(scores, None, guide), target) for guide in guides)
+    both = error(complete(Transfer(), scores, None, guides), target)
+    assert both < min(error(complete(Transfer(), scores, None, guide), target) for guide in guides)
 
 
 def test_row_features_help_where_they_say_something():
     target, _ = world(seed=2)
     scores = observe(target, 200, 1)
     feature = target.mean(1) + np.random.default_rng(0).normal(0, 0.02, len(target))
-    plain, told = Transfer().complete(scores), Transfer().complete(scores, row_features=feature)
+    plain, told = complete(Transfer(), scores), complete(Transfer(), scores, features=feature[:, None])
     assert error(told, target) < 0.8 * error(plain, target)
-    constant = Transfer().complete(scores, row_features=np.ones(len(target)))
+    constant = complete(Transfer(), scores, features=np.ones((len(target), 1)))
     np.testing.assert_allclose(constant.matrix, plain.matrix)
 
 
@@ -223,27 +222,22 @@ def test_symmetric_scores_count_for_both_entries():
 
 def test_the_score_of_a_text_with_itself_is_learnt_from_a_few():
     matrix = symmetric_world()
-    got = Transfer().complete(observe(matrix, 10, 1))
+    got = complete(Transfer(), observe(matrix, 10, 1))
     np.testing.assert_allclose(np.diagonal(got.matrix), 1.0, atol=1e-9)
     rare, often = observe(matrix, 600, 1), observe(matrix, 10, 2)
     assert np.count_nonzero(rare.rows == rare.columns) < 2
-    guided = Transfer().complete(rare, None, often)
+    guided = complete(Transfer(), rare, None, often)
     assert np.abs(np.diagonal(guided.matrix) - 1.0).mean() < 0.1
 
 
 # -- inputs at the edge
 
 
-def test_the_same_seed_gives_the_same_result_and_init_is_taken():
+def test_the_same_seed_gives_the_same_result():
     target, guide = world(n=30, m=25)
     scores, helper = observe(target, 5, 1), observe(guide, 2, 1)
-    first, second = (Transfer(rank=3).complete(scores, None, helper) for _ in range(2))
+    first, second = (complete(Transfer(rank=3), scores, None, helper) for _ in range(2))
     np.testing.assert_array_equal(first.matrix, second.matrix)
-    rng = np.random.default_rng(0)
-    started = Transfer(rank=3, max_sweeps=1).complete(scores, init=(rng.normal(size=(30, 3)), rng.normal(size=(25, 3))))
-    assert started.sweeps == 1
-    with pytest.raises(ValueError, match=r"init\[1\] has shape \(24, 3\), expected \(25, 3\)"):
-        Transfer(rank=3).complete(scores, init=(np.zeros((30, 3)), np.zeros((24, 3))))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -252,42 +246,18 @@ def test_hardly_any_scores(count):
     flat = np.sort(np.random.default_rng(0).choice(144, count, replace=False))
     scores = ObservedScores(Pairs.from_flat(flat, (12, 12)), target.reshape(-1)[flat])
     for helper in (None, observe(guide, 2, 1), ObservedScores(Pairs.from_flat(flat[:1], (12, 12)), flat[:1] * 1.0)):
-        got = Transfer().complete(scores, None, helper)
+        got = complete(Transfer(), scores, None, helper)
         assert np.isfinite(got.matrix).all()
 
 
 def test_constant_scores_stay_constant():
     scores = observe(np.full((10, 8), 55.0), 3, 0)
-    np.testing.assert_allclose(Transfer().complete(scores, None, scores).matrix, 55.0)
+    np.testing.assert_allclose(complete(Transfer(), scores, None, scores).matrix, 55.0)
 
 
 def test_only_the_diagonal_observed():
     scores = ObservedScores(Pairs(np.arange(5), np.arange(5), (5, 5)), np.arange(5.0))
-    assert np.isfinite(Transfer().complete(scores).matrix).all()
-
-
-def test_wrong_features_are_refused():
-    scores = observe(np.eye(4), 1, 0)
-    with pytest.raises(ValueError, match="row_features has shape"):
-        Transfer().complete(scores, row_features=np.ones(3))
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        Transfer().complete(scores, row_features=[1, 2, 3, np.nan])
-
-
-def test_dense_form_and_name():
-    target, guide = world(n=20, m=15)
-    mask = np.random.default_rng(0).random(target.shape) < 0.4
-    completer = COMPLETERS.build("transfer", rank=2)
-    sparse = completer.complete(ObservedScores.from_dense(target, mask), None, ObservedScores.from_dense(guide))
-    np.testing.assert_allclose(completer.complete(target, mask, guide).matrix, sparse.matrix)
-
-
-def test_an_empty_list_of_guides_is_no_guide():
-    scores = np.random.default_rng(0).normal(size=(12, 12))
-    mask = np.random.default_rng(1).random((12, 12)) < 0.5
-    np.testing.assert_array_equal(
-        Transfer().complete(scores, mask, []).matrix, Transfer().complete(scores, mask, None).matrix
-    )
+    assert np.isfinite(complete(Transfer(), scores).matrix).all()
 
 
 def test_a_feature_that_is_the_same_for_all_says_nothing():
@@ -295,5 +265,5 @@ def test_a_feature_that_is_the_same_for_all_says_nothing():
     mask = np.random.default_rng(1).random((30, 12)) < 0.4
     same = np.log(np.full(30, 3))  # its standard deviation is rounding, not 0
     np.testing.assert_array_equal(
-        Transfer().complete(scores, mask, row_features=same).matrix, Transfer().complete(scores, mask).matrix
+        complete(Transfer(), scores, mask, features=same[:, None]).matrix, complete(Transfer(), scores, mask).matrix
     )

@@ -15,6 +15,7 @@ from hf_acpmbr.completion import ALS, AgreementALS, PaperWarning
 from hf_acpmbr.completion.observation import Balanced, Uniform
 from hf_acpmbr.completion.transfer import Transfer
 from hf_acpmbr.decoding import MAP, MBR, PMBR, AgreementPMBR, DistilledMBR, Oracle
+from hf_acpmbr.matrix import ObservedScores
 from hf_acpmbr.recipe import Budget
 from hf_acpmbr.scoring import MatrixUtility
 from hf_acpmbr.scoring.adapters import FunctionUtility
@@ -101,7 +102,7 @@ def test_pmbr_is_the_completer_on_the_observed_pairs(center, observe):
     mask = np.zeros((60, 60), bool)
     mask[got.observed.rows, got.observed.columns] = True
     assert mask.sum() == 900
-    completion = ALS(rank=4, center=center, seed=3).complete(target, mask)
+    completion = ALS(rank=4, center=center, seed=3).solve(ObservedScores.from_dense(target, mask), [])
     np.testing.assert_allclose(got.expected, completion.matrix.mean(1), atol=1e-9)
     assert got.completion_error == pytest.approx(np.mean((100 * (completion.matrix - target)) ** 2))
     assert not got.exact
@@ -114,7 +115,7 @@ def test_acpmbr_is_the_agreement_completer_on_both_matrices():
     decoder = AgreementPMBR(AgreementALS(rank=4, agreement=1.0), Balanced(), *budgets)
     got = decoder.decode(texts, target=MatrixUtility(target, name="t"), guides=MatrixUtility(guide, name="g"))
     assert got.calls == {"t": 120, "g": 1200}
-    completion = AgreementALS(rank=4, agreement=1.0).complete(got.observed, None, got.guides)
+    completion = AgreementALS(rank=4, agreement=1.0).solve(got.observed, got.guides)
     np.testing.assert_allclose(got.expected, completion.matrix.mean(1), atol=1e-9)
 
 
@@ -162,8 +163,8 @@ def test_what_sampling_tells_of_the_candidates_reaches_the_transfer():
     drawn = Candidates(tuple(map(str, range(60))), np.arange(1, 61), logprobs=np.linspace(-9, -1, 60) ** 3)
     decoder = AgreementPMBR(Transfer(), Balanced(), Budget(reduction=20_000), (Budget(reduction=3_000),))
     got = decoder.decode(drawn, target=MatrixUtility(target), guides=MatrixUtility(guide))
-    told = Transfer().complete(got.observed, None, got.guides, row_features=drawn.features)
-    untold = Transfer().complete(got.observed, None, got.guides)
+    told = Transfer().solve(got.observed, got.guides, drawn.features)
+    untold = Transfer().solve(got.observed, got.guides)
     np.testing.assert_allclose(got.expected, told.expected(drawn.weights), atol=1e-9)
     assert np.abs(got.expected - untold.expected(drawn.weights)).max() > 1e-4
 

@@ -19,8 +19,8 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ...candidates import FloatArray, IntArray
-from ..normal_equations import DenseSums, Observations, SparseSums
+from ..candidates import FloatArray, IntArray
+from .normal_equations import DenseSums, Observations, SparseSums
 
 _CHUNK = 2**18  # entries predicted at a time: 20 MB of vectors per side at rank 8
 _INVERSE_CHUNK = 256  # systems inverted at a time, so that they stay in the processor's cache
