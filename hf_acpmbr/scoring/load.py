@@ -96,7 +96,6 @@ _KINDS: dict[str, Entry] = {
     "mt5": Entry(_METRICX),
     "regression_metric": Entry(_COMET),
     "referenceless_regression_metric": Entry(_COMET, _QE),
-    "ranking_metric": Entry("metrics.comet.regression:RankingMetric"),
     "unified_metric": Entry(_UNIFIED),
     "xcomet_metric": Entry(_UNIFIED, {"reference_free": False}),
 }

@@ -18,7 +18,7 @@ from .simulated import needs_hook, simulated_device
 
 pytestmark = needs_hook
 NETWORKS = (
-    *("embedded", "bleurt", "comet", "comet-qe", "comet-rank", "unite", "mt-ref", "xcomet"),
+    *("embedded", "bleurt", "comet", "comet-qe", "unite", "mt-ref", "xcomet"),
     *("metricx", "bertscore", "embedding"),
 )
 GRID = np.divmod(np.arange(36), 6)

@@ -155,9 +155,6 @@ CASES: dict[str, Case] = {
         network(lambda path: write_comet(path, 4, class_identifier="referenceless_regression_metric"), by_path),
         tolerance=1e-5,
     ),
-    "comet-rank": Case(
-        network(lambda path: write_comet(path, 6, class_identifier="ranking_metric"), by_path), NETWORK, tolerance=1e-5
-    ),
     "unite": Case(
         network(
             lambda path: write_comet(path, 1, class_identifier="unified_metric", input_segments=["mt", "src", "ref"]),

@@ -255,16 +255,6 @@ def test_unknown_classes_are_refused(tmp_path: Path) -> None:
         load_utility(str(folder))
 
 
-def test_ranking_metrics_are_nearness_to_source_and_reference(tmp_path: Path) -> None:
-    folder = write_comet(tmp_path, 6, class_identifier="ranking_metric")
-    plain = PlainComet(folder)
-    scores = load_utility(str(folder)).score(HYPOTHESES, REFERENCES[:4], [SOURCE] * 4)
-    for score, hypothesis, reference in zip(scores, HYPOTHESES, REFERENCES, strict=False):
-        h = plain.vector(hypothesis)
-        far = [float((h - plain.vector(text) + 1e-6).norm()) for text in (reference, SOURCE)]
-        assert score == pytest.approx(1 / (1 + 2 / (1 / far[0] + 1 / far[1])), abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("pool", "layer"), [("cls", "mix"), ("max", "mix"), ("avg", 2), ("max", 0), ("default", "mix"), ("default", 1)]
 )

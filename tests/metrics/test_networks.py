@@ -15,7 +15,7 @@ from hf_acpmbr.scoring import Kernel, Statistics, TextTable, Utility
 
 from .cases import CASES, SOURCES, TEXTS
 
-NETWORKS = ("bleurt", "comet", "comet-rank", "unite", "xcomet", "metricx", "bertscore", "embedding")
+NETWORKS = ("bleurt", "comet", "unite", "xcomet", "metricx", "bertscore", "embedding")
 PAIRS = np.divmod(np.arange(16), 4)
 MOST_ROWS = 2
 

@@ -40,7 +40,6 @@ WALKED = (
     "ter",
     "bleurt",
     "comet",
-    "comet-rank",
     "unite",
     "metricx",
     "bertscore",

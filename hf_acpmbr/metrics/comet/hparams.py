@@ -15,7 +15,6 @@ from ...scoring.checkpoints import COMET_WEIGHTS, Fields, read_json, read_pickle
 DEFAULTS: dict[str, Fields] = {
     "regression_metric": {},
     "referenceless_regression_metric": {"hidden_sizes": (2048, 1024)},
-    "ranking_metric": {"pretrained_model": "xlm-roberta-base"},
     "unified_metric": {"layer_transformation": "sparsemax", "pretrained_model": "microsoft/infoxlm-large"},
     "xcomet_metric": {
         "encoder_model": "XLM-RoBERTa-XL",

@@ -49,7 +49,7 @@ class CometNetwork(nn.Module):
     Args:
         hparams: the checkpoint's hyper-parameters.
         config: configuration of the encoder.
-        blocks: how many vectors of the encoder's width the estimator sees; 0 for a metric without one.
+        blocks: how many vectors of the encoder's width the estimator sees.
     """
 
     def __init__(self, hparams: CometHparams, config: PretrainedConfig, blocks: int) -> None:
@@ -125,11 +125,10 @@ def _estimator(width: int, hparams: CometHparams) -> nn.Sequential:
         return cast(nn.Module, found())
 
     modules: list[nn.Module] = []
-    if width:
-        for size in hparams.hidden_sizes:
-            modules += [nn.Linear(width, size), activation(hparams.activations), nn.Dropout(0.0)]
-            width = size
-        modules.append(nn.Linear(width, 1))
+    for size in hparams.hidden_sizes:
+        modules += [nn.Linear(width, size), activation(hparams.activations), nn.Dropout(0.0)]
+        width = size
+    modules.append(nn.Linear(width, 1))
     if hparams.final_activation is not None:
         modules.append(activation(hparams.final_activation))
     return nn.Sequential(*modules)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -94,51 +93,12 @@ class CometCheckpoint(NetworkUtility["CometNetwork"]):
         return self.special_tokens.encode(texts, self.longest - 2 - self.special_tokens.count)
 
 
-class VectorComet(CometCheckpoint):
-    """A metric of the sentence vectors of hypothesis, reference and source: N + M + 1 encodings serve N·M pairs.
-
-    What comes after them is divided into `of_hypothesis` and `of_reference`, computed once per text, and `of_both`,
-    computed once for a pair and its swapped twin; `combine` puts the three together.
-    """
-
-    encodes_texts = True
-    can_aggregate = True
-    has_vectors = True
-
-    @abstractmethod
-    def of_hypothesis(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        """Return (k, ...) what does not depend on the reference."""
-
-    @abstractmethod
-    def of_reference(self, ref: torch.Tensor) -> torch.Tensor:
-        """Return (m, ...) what depends on the reference alone."""
-
-    @abstractmethod
-    def of_both(self, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-        """Return (k, ...) what depends on the two, in whichever order."""
-
-    @abstractmethod
-    def combine(self, *parts: torch.Tensor) -> torch.Tensor:
-        """Return (k,) scores from the three parts, or from the first alone without references."""
-
-    def prices(self) -> tuple[float, float]:
-        """Charge the encoder per text, and per pair what `of_both` and `combine` are of the head."""
-        width = int(self.encoder_config.hidden_size)
-        sizes = [width * self.blocks, *self.hparams.hidden_sizes, 1] if self.blocks else []
-        head = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
-        # Of the first layer, two blocks belong to a pair, and without references all of them to a hypothesis.
-        of_texts = width * (self.blocks - 2) * sizes[1] if sizes and self.needs_reference else 0
-        return (head - of_texts + width) / SENTENCE_TOKENS, float(self.parameters - head)
-
-    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
-        return _COMETKernel(self, table, statistics)
-
-
-class COMET(VectorComet):
-    """Regression over the sentence vectors.
+class COMET(CometCheckpoint):
+    """Regression over the sentence vectors of hypothesis, reference and source: N + M + 1 encodings serve N·M pairs.
 
     The estimator sees [mt, ref, mt·ref, |mt−ref|, mt·src, |mt−src|] (without references [mt, src, mt·src, |mt−src|]).
-    Its first layer is linear, so each of these blocks has weights of its own, and the products are summed.
+    Its first layer is linear, so each of these blocks has weights of its own, and the products are summed: those of a
+    text alone are computed once per text, those of hypothesis and reference once for a pair and its swapped twin.
 
     Args:
         checkpoint: hub id or folder.
@@ -146,12 +106,26 @@ class COMET(VectorComet):
         options: see `CometCheckpoint`.
     """
 
+    encodes_texts = True
+
     def __init__(self, checkpoint: str, *, reference_free: bool = False, **options: Any) -> None:
         super().__init__(checkpoint, **options)
         self.reference_free = reference_free
         self.needs_reference = self.can_aggregate = self.has_vectors = not reference_free
         self.classes = ("referenceless_regression_metric" if reference_free else "regression_metric",)
         self.blocks = 4 if reference_free else 6
+
+    def prices(self) -> tuple[float, float]:
+        """Charge the encoder per text, and per pair what of the head depends on both texts."""
+        width = int(self.encoder_config.hidden_size)
+        sizes = [width * self.blocks, *self.hparams.hidden_sizes, 1]
+        head = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
+        # Of the first layer, two blocks belong to a pair, and without references all of them to a hypothesis.
+        of_texts = width * (self.blocks - 2) * sizes[1] if self.needs_reference else 0
+        return (head - of_texts + width) / SENTENCE_TOKENS, float(self.parameters - head)
+
+    def kernel(self, table: TextTable, statistics: Statistics) -> Kernel:
+        return _COMETKernel(self, table, statistics)
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -161,53 +135,27 @@ class COMET(VectorComet):
         return {name: chunk.T for name, chunk in zip(names.split(), chunks, strict=True)}
 
     def of_hypothesis(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """Return the (k, H) products that do not depend on the reference."""
         hidden = mt @ self.weights["mt"] + (mt * source) @ self.weights["mt·src"]
         hidden += (mt - source).abs() @ self.weights["|mt−src|"]
         hidden += cast("torch.nn.Linear", self.network.regression[0]).bias
         return hidden + source @ self.weights["src"] if self.reference_free else hidden
 
     def of_reference(self, ref: torch.Tensor) -> torch.Tensor:
+        """Return the (m, H) products that depend on the reference alone."""
         return ref @ self.weights["ref"]
 
     def of_both(self, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        """Return the (k, H) products of two texts, in whichever order."""
         return (mt * ref) @ self.weights["mt·ref"] + (mt - ref).abs() @ self.weights["|mt−ref|"]
 
-    def combine(self, *parts: torch.Tensor) -> torch.Tensor:
-        hidden = sum(parts[1:], parts[0])
-        return cast("torch.Tensor", self.network.regression[1:](hidden).squeeze(-1))
-
-
-class RankingMetric(VectorComet):
-    """1 / (1 + distance), with the harmonic mean of the hypothesis's distances from source and reference.
-
-    COMET's ranking metrics: Rei et al. 2020, https://aclanthology.org/2020.emnlp-main.213.
-
-    Args:
-        checkpoint: hub id or folder.
-        options: see `CometCheckpoint`.
-    """
-
-    classes = ("ranking_metric",)
-    blocks = 0
-
-    def of_hypothesis(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        return self.of_both(mt, source)
-
-    def of_reference(self, ref: torch.Tensor) -> torch.Tensor:
-        return ref[:, 0]  # there is nothing
-
-    def of_both(self, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-        from torch.nn import functional
-
-        return functional.pairwise_distance(mt, ref)
-
-    def combine(self, *parts: torch.Tensor) -> torch.Tensor:
-        far, _, near = parts
-        return 1 / (1 + 2 * near * far / (near + far))
+    def scores(self, hidden: torch.Tensor) -> FloatArray:
+        """Return (k,) scores from the sums of all products."""
+        return np.asarray(self.network.regression[1:](hidden).squeeze(-1).cpu().double().numpy())
 
 
 class _COMETKernel:
-    def __init__(self, utility: VectorComet, table: TextTable, statistics: Statistics) -> None:
+    def __init__(self, utility: COMET, table: TextTable, statistics: Statistics) -> None:
         self.utility, self.tokens = utility, utility.special_tokens
         self.rows = [self.tokens.join(row) for row in utility.encode_texts([*table.texts, *table.sources])]
         self.first_source, self.sources = len(table.texts), max(len(table.sources), 1)
@@ -222,7 +170,7 @@ class _COMETKernel:
         with torch.inference_mode():
             fixed = torch.stack(self.of_hypothesis.get(mt))
             if not self.utility.needs_reference:
-                return np.asarray(self.utility.combine(fixed).cpu().double().numpy()[of_mt])
+                return np.asarray(self.utility.scores(fixed)[of_mt])
             texts, place = np.unique(np.stack([hypotheses, references]), return_inverse=True)
             vectors, place = self._stack(texts), place.reshape(2, -1)
             ref, of_ref = np.unique(references, return_inverse=True)
@@ -237,8 +185,8 @@ class _COMETKernel:
                 both = self.utility.of_both(one, other)
                 if distinct.size < part.size:
                     both = both[self._index(of_pair.reshape(-1))]
-                scores = self.utility.combine(fixed[self._index(of_mt[part])], alone[self._index(of_ref[part])], both)
-                out[part] = scores.cpu().double().numpy()
+                parts = fixed[self._index(of_mt[part])] + alone[self._index(of_ref[part])]
+                out[part] = self.utility.scores(parts + both)
         return out
 
     def _of_hypothesis(self, keys: IntArray) -> torch.Tensor:
@@ -262,8 +210,7 @@ class _COMETKernel:
             own, fixed = self._stack(hypotheses), torch.stack(self.of_hypothesis.get(hypotheses * self.sources))
             theirs = torch.from_numpy(np.ascontiguousarray(vectors)).to(own)
             for column, (vector, alone) in enumerate(zip(theirs, self.utility.of_reference(theirs), strict=True)):
-                scores = self.utility.combine(fixed, alone, self.utility.of_both(own, vector))
-                out[:, column] = scores.cpu().double().numpy()
+                out[:, column] = self.utility.scores(fixed + alone + self.utility.of_both(own, vector))
         return out
 
     def _stack(self, texts: IntArray) -> torch.Tensor:
