@@ -1,23 +1,19 @@
-"""Candidates → choice. One file per decoder; `hf_acpmbr.config` has them by name."""
+"""Candidates → choice; `hf_acpmbr.config` has them by name."""
 
 from __future__ import annotations
 
 from ..config import DECODERS
 from ..decision import Decision, Ranked
-from .aggregation import AggregationMBR
+from .aggregation import AggregationMBR, CentroidMBR
 from .base import Decoder, Problem, Texts
-from .centroid import CentroidMBR
-from .coarse_to_fine import CoarseToFine
 from .diverse import DiverseMBR
 from .ensemble import EnsembleMBR
-from .exact import MAP, MBR, DistilledMBR, Oracle
+from .exact import MAP, MBR, DistilledMBR, ModelBasedMBR, NByS, Oracle
 from .halving import HalvingMBR
-from .model_based import ModelBasedMBR
 from .pmbr import PMBR, AgreementPMBR
 from .pruning import PruningMBR
-from .qe import QEFilterMBR, QERerank
 from .rounds import RoundsMBR
-from .sampled_references import NByS
+from .shortlist import CoarseToFine, QEFilterMBR, QERerank
 
 __all__ = [
     "DECODERS",

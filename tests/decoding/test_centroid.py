@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_acpmbr.decoding import MBR, CentroidMBR
-from hf_acpmbr.decoding.centroid import k_means
+from hf_acpmbr.decoding.aggregation import k_means
 
 from .worlds import World, random_for
 
