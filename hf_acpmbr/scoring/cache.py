@@ -24,7 +24,6 @@ from ..candidates import FloatArray
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS checked (key BLOB PRIMARY KEY, value REAL, checksum INTEGER) WITHOUT ROWID"
 _LOOKUP = 500  # placeholders in one query; SQLite's oldest limit is 999
-_UNUSABLE: set[Path] = set()  # files that failed and may be done without, so that each is tried and named once
 
 
 class CacheError(OSError):
@@ -37,24 +36,22 @@ class ScoreCache:
     Args:
         path: the file; its folder is made if it is missing.
         signature: what distinguishes one utility's scores from another's.
-        required: False goes on without the cache, with a warning, where the file cannot be used.
         block: pairs computed between two writes.
         timeout: seconds to wait for another process's write.
     """
 
     timeout = 60.0
 
-    def __init__(self, path: str | Path, signature: str, *, required: bool = True, block: int = 8192) -> None:
+    def __init__(self, path: str | Path, signature: str, *, block: int = 8192) -> None:
         self.path = Path(path).expanduser()
         self.signature = signature
-        self.required = required
         self.block = block
         self._text_digests: dict[str, bytes] = {}
         if self.path.is_dir():
             raise ValueError(
                 f"cache={str(path)!r} is a folder: give a file name, such as {str(self.path / 'scores.db')!r}"
             )
-        with self._tolerated(), self._connection() as connection:
+        with self._connection() as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(_SCHEMA)
 
@@ -71,7 +68,7 @@ class ScoreCache:
         """Return the values of the keys, and which of them were there, undamaged."""
         values, found = np.full(len(keys), np.nan), np.zeros(len(keys), dtype=bool)
         damaged = 0
-        with self._tolerated(), self._connection() as connection:
+        with self._connection() as connection:
             for start in range(0, len(keys), _LOOKUP):
                 part = keys[start : start + _LOOKUP]
                 marks = ",".join("?" * len(part))
@@ -92,7 +89,7 @@ class ScoreCache:
     def put(self, keys: Sequence[bytes], values: FloatArray) -> None:
         """Write in one transaction; equal keys have equal values, so it does not matter who writes last."""
         rows = [(key, value, _checksum(key, value)) for key, value in zip(keys, values.tolist(), strict=True)]
-        with self._tolerated(), self._connection() as connection, connection:
+        with self._connection() as connection, connection:
             connection.executemany("INSERT OR REPLACE INTO checked VALUES (?, ?, ?)", rows)
 
     def __len__(self) -> int:
@@ -102,8 +99,6 @@ class ScoreCache:
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         # One short-lived connection per operation: SQLite handles must not cross forks or threads.
-        if self.path in _UNUSABLE:
-            raise CacheError(f"the score cache {self.path} could not be used before")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(os.fspath(self.path), timeout=self.timeout)) as connection:
@@ -111,20 +106,8 @@ class ScoreCache:
         except (sqlite3.Error, OSError) as error:
             raise CacheError(
                 f"the score cache {self.path} cannot be used ({error}): if no other process has it, remove or move the "
-                "file, or give cache_required=false to score without it"
+                "file, or score without cache="
             ) from error
-
-    @contextmanager
-    def _tolerated(self) -> Iterator[None]:
-        """Turn a failure into a warning, given once, if the cache is not required."""
-        try:
-            yield
-        except CacheError as error:
-            if self.required:
-                raise
-            if self.path not in _UNUSABLE:
-                _UNUSABLE.add(self.path)
-                warnings.warn(f"scoring goes on without its cache: {error.__cause__}; {self.path}", stacklevel=3)
 
     def _digest(self, text: str) -> bytes:
         if text not in self._text_digests:

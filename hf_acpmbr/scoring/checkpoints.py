@@ -21,60 +21,30 @@ _BLOCK = 1 << 22
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 COMET_WEIGHTS = "checkpoints/model.ckpt"
 _POINTER = b"version https://git-lfs"
-# Names from before the Hub had owners, as checkpoints still write them: (what they begin with, the owner today).
-_OWNERS = (
-    ("xlm-roberta-", "FacebookAI"),
-    ("roberta-", "FacebookAI"),
-    ("bert-", "google-bert"),
-    ("distilbert-", "distilbert"),
-    ("distilroberta-", "distilbert"),
-    ("albert-", "albert"),
-    ("camembert-", "almanach"),
-    ("t5-", "google-t5"),
-)
 
 
 def checkpoint_folder(checkpoint: str, patterns: Sequence[str], revision: str | None = None) -> Path:
-    """Find the local folder of a checkpoint; a hub id is downloaded (only files that match `patterns`).
-
-    Names without an owner (`xlm-roberta-large`) are known by both their old and their new id, so that either of them
-    is found in the cache when there is no network.
-    """
+    """Find the local folder of a checkpoint; a hub id is downloaded (only files that match `patterns`)."""
     path = Path(checkpoint).expanduser()
     if path.is_dir():
         if revision is not None:
             raise ValueError(f"revision={revision!r} is for hub ids, and checkpoint={checkpoint!r} is a folder")
         return path
-    ids = hub_ids(checkpoint)
-    if not ids:
+    if checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or not checkpoint.strip("/"):
         raise FileNotFoundError(f"checkpoint={checkpoint!r} is neither a folder nor a hub id such as 'owner/name'")
     from huggingface_hub import snapshot_download
 
     # Read here as well: the hub's client looks at the variable only once, when it is imported.
     cache = os.environ.get("HF_HUB_CACHE")
-    failures: list[OSError] = []
-    for name in ids:
-        try:
-            return Path(snapshot_download(name, allow_patterns=list(patterns), revision=revision, cache_dir=cache))
-        except OSError as error:  # not there, not allowed or not reachable: the other id may be in the cache
-            failures.append(error)
-    at = "" if revision is None else f" at revision {revision!r}"
-    raise FileNotFoundError(
-        f"checkpoint {checkpoint!r}{at} is not in the Hub's cache and cannot be downloaded "
-        f"({type(failures[0]).__name__}: {failures[0]}). Check the name and the connection (HF_HUB_OFFLINE must "
-        "not be set), log in with `hf auth login` if it is gated, or download it elsewhere and give the folder's path"
-    ) from failures[0]
-
-
-def hub_ids(checkpoint: str) -> list[str]:
-    """List the ids by which the Hub and its caches may know a checkpoint, as given first; [] if it cannot be one."""
-    if checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or not checkpoint.strip("/"):
-        return []
-    owner, _, name = checkpoint.rpartition("/")
-    of_today = next((owner for start, owner in _OWNERS if name.startswith(start)), "")
-    if not owner:
-        return [checkpoint, f"{of_today}/{name}"] if of_today else [checkpoint]
-    return [checkpoint, name] if owner == of_today else [checkpoint]
+    try:
+        return Path(snapshot_download(checkpoint, allow_patterns=list(patterns), revision=revision, cache_dir=cache))
+    except OSError as error:  # not there, not allowed or not reachable
+        at = "" if revision is None else f" at revision {revision!r}"
+        raise FileNotFoundError(
+            f"checkpoint {checkpoint!r}{at} is not in the Hub's cache and cannot be downloaded "
+            f"({type(error).__name__}: {error}). Check the name and the connection (HF_HUB_OFFLINE must not "
+            "be set), log in with `hf auth login` if it is gated, or download it elsewhere and give the folder's path"
+        ) from error
 
 
 def read_config(folder: Path) -> Fields:

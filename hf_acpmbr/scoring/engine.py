@@ -67,7 +67,7 @@ class Scorer:
             if utility.needs_all_references:
                 counted = sorted(zip(self.texts, self.reference_counts.tolist(), strict=True))
                 key += f"|references:{digest([pair for pair in counted if pair[1]])}"
-            self.cache = ScoreCache(utility.cache, key, required=utility.cache_required)
+            self.cache = ScoreCache(utility.cache, key)
 
     @property
     def calls(self) -> int:

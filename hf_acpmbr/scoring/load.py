@@ -48,7 +48,6 @@ _QE = {"reference_free": True}
 _FUNCTION, _EVALUATE = "scoring.adapters:FunctionUtility", "scoring.adapters:EvaluateUtility"
 # What a metric from elsewhere may say about itself, by an attribute of this name.
 _SAID_BY_OBJECTS = ("higher_is_better", "scale", "symmetric", "needs_source", "parameters", *PRICES)
-_WRITES = {"cache", "cache_required"}  # options about a file that is written
 UTILITIES: dict[str, Entry] = {
     "chrf": Entry("metrics.chrf:ChrF"),
     "chrf++": Entry("metrics.chrf:ChrF", {"word_order": 2}),
@@ -145,8 +144,7 @@ def load_utility(name: str, /, *, trust_remote_code: bool = False, **options: ob
         name: see `available_utilities()`; hub ids and folders in the public checkpoint formats work too.
         trust_remote_code: allow what runs a program from elsewhere: the script of an `evaluate` module.
         options: of the utility; networks take `device=`, `dtype=`, `batch_tokens=`, `compile=`, all take `cache=`
-            (a file that keeps scores between runs), `cache_required=`, `progress=`, `price_per_pair=` and
-            `price_per_text=`.
+            (a file that keeps scores between runs), `progress=`, `price_per_pair=` and `price_per_text=`.
     """
     if not isinstance(name, str):
         raise TypeError(f"load_utility takes a name, got {type(name).__name__}: use as_utility for objects")
@@ -283,9 +281,9 @@ class UtilitySpec(Configured):
     @classmethod
     def check(cls, name: str, value: object) -> UtilitySpec:
         """Check a field of a recipe that holds a utility: as JSON from elsewhere it cannot name files to write."""
-        if isinstance(value, Mapping) and (chosen := sorted(_WRITES & value.keys())):
+        if isinstance(value, Mapping) and "cache" in value:
             raise ValueError(
-                f"{name} has {' and '.join(chosen)}, and a recipe does not choose files to write: remove it there and "
+                f"{name} has cache, and a recipe does not choose files to write: remove it there and "
                 'give it to the call, as in ACPMBR(target={"name": ..., "cache": FILE}) or --target-option cache=FILE'
             )
         try:
@@ -317,8 +315,7 @@ class UtilitySpec(Configured):
                 f"the utility {self.name!r} is a Python object, which cannot be written as JSON: give it by name, hub "
                 "id or path, with its options"
             )
-        kept = {key: value for key, value in self.options.items() if key not in _WRITES}
-        return {"name": self.name, **{key: plain(key, value) for key, value in kept.items()}}
+        return {"name": self.name, **{key: plain(key, value) for key, value in self.options.items() if key != "cache"}}
 
     def __str__(self) -> str:
         options = ",".join(f"{key}={describe(value)}" for key, value in sorted(self.options.items()))

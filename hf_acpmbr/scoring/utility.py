@@ -81,7 +81,7 @@ class VectorKernel(Kernel, Protocol):
 
 PRICES = ("price_per_pair", "price_per_text")
 # Options that cannot change a score. Every other option of a utility's constructor is part of its signature.
-_RUNNING = ("device", "batch_tokens", "compile", "cache", "cache_required", "progress", "trust_remote_code")
+_RUNNING = ("device", "batch_tokens", "compile", "cache", "progress", "trust_remote_code")
 NEUTRAL_OPTIONS = (*_RUNNING, *PRICES, "parameters")
 # Tokens of a sentence, to price what runs once per pair against what runs for each of its tokens.
 SENTENCE_TOKENS = 32
@@ -95,7 +95,6 @@ class Utility(ABC):
 
     Args:
         cache: file of the persistent score cache, shared by processes and runs; None keeps nothing.
-        cache_required: False scores without the cache, with a warning, if its file cannot be used.
         progress: show one progress bar while a network scores.
         price_per_pair, price_per_text: what a pair, and each text once, costs; default: what is known of the metric,
             see the properties of these names.
@@ -127,12 +126,11 @@ class Utility(ABC):
         self,
         *,
         cache: str | Path | None = None,
-        cache_required: bool = True,
         progress: bool = False,
         price_per_pair: float | None = None,
         price_per_text: float | None = None,
     ) -> None:
-        self.cache, self.cache_required, self.progress = cache, cache_required, progress
+        self.cache, self.progress = cache, progress
         self._declared = _PRICE("price_per_pair", price_per_pair), _PRICE("price_per_text", price_per_text)
 
     @property

@@ -64,14 +64,13 @@ def test_the_published_xcomet_lite_mixes_by_softmax(tmp_path: Path) -> None:
         assert utility.hparams.class_identifier == "xcomet_metric"
 
 
-@pytest.mark.parametrize("cached_as", ["xlm-roberta-large", "FacebookAI/xlm-roberta-large"])
 @pytest.mark.parametrize("written", ["xlm-roberta-large", "FacebookAI/xlm-roberta-large"])
-def test_encoders_are_found_by_their_old_and_new_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached_as: str, written: str
+def test_encoders_are_found_by_ids_with_and_without_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:
     folder = write_comet(tmp_path / "comet", 6, class_identifier="regression_metric")
     expected = load_utility(str(folder)).score(HYPOTHESES, REFERENCES[:4], [SOURCE] * 4)
-    cache = write_hub_cache(tmp_path / "cache", {cached_as: folder / "encoder"})
+    cache = write_hub_cache(tmp_path / "cache", {written: folder / "encoder"})
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
     change_stored(folder, pretrained_model=written)
     utility = load_utility(str(folder))

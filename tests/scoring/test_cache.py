@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import warnings
 from contextlib import closing
@@ -13,17 +12,11 @@ import pytest
 
 from hf_acpmbr.cli.main import main
 from hf_acpmbr.scoring import Utility, load_utility
-from hf_acpmbr.scoring import cache as module
 from hf_acpmbr.scoring.cache import CacheError, ScoreCache
 
 from ..metrics.checkpoints import write_bleurt
 
 HYPOTHESES, REFERENCES = ["a bird", "the window"], ["a bird sang", "a door"]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_has_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_UNUSABLE", set())
 
 
 def scored(utility: Utility) -> tuple[list[float], int]:
@@ -69,7 +62,7 @@ def break_schema(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [break_file, break_schema, lambda path: path.parent.joinpath("file").touch()])
-def test_a_file_that_cannot_be_used_is_one_clear_line_or_done_without_if_asked(
+def test_a_file_that_cannot_be_used_is_one_clear_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: object
 ) -> None:
     path = tmp_path / "scores.db"
@@ -77,25 +70,16 @@ def test_a_file_that_cannot_be_used_is_one_clear_line_or_done_without_if_asked(
     if not path.exists():
         path = tmp_path / "file" / "scores.db"  # its folder is a file
     before = path.read_bytes() if path.exists() else None
-    with pytest.raises(CacheError, match=r"the score cache .*scores\.db cannot be used \(.*cache_required=false"):
+    with pytest.raises(CacheError, match=r"the score cache .*scores\.db cannot be used \(.*score without cache="):
         scored(load_utility("chrf", cache=path))
-    right, _ = scored(load_utility("chrf"))
-    with pytest.warns(UserWarning, match="scoring goes on without its cache: ") as caught:
-        found = [scored(load_utility("chrf", cache=path, cache_required=False)) for _ in range(3)]
-    assert found == [(right, 0)] * 3
-    assert len(caught) == 1, "said once"
     assert (path.read_bytes() if path.exists() else None) == before, "it is not touched"
     texts = tmp_path / "texts"
     texts.write_text("a\n", encoding="utf-8")
     command = ["score", "--utility", "chrf", "--hypotheses", str(texts), "--references", str(texts), "--option"]
-    module._UNUSABLE.clear()
     assert main([*command, f"cache={path}"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"acpmbr score: the score cache {path} cannot be used (")
     assert error.count("\n") == 1
-    with pytest.warns(UserWarning, match="scoring goes on"):
-        assert main([*command, f"cache={path}", "cache_required=false"]) == 0
-    assert json.loads(capsys.readouterr().out)["scores"] == [100.0]
 
 
 def test_a_locked_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +90,6 @@ def test_a_locked_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(CacheError, match=r"cannot be used \(database is locked\)"):
             load_utility("chrf", beta=1, cache=path).score(["a"], ["b"])
-        with pytest.warns(UserWarning, match="scoring goes on without its cache: database is locked"):
-            load_utility("chrf", beta=1, cache=path, cache_required=False).score(["a"], ["b"])
-    module._UNUSABLE.clear()
     assert scored(load_utility("chrf", cache=path)) == (right, 4)
 
 
@@ -152,4 +133,4 @@ def test_no_warning_where_all_is_well(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):
-            scored(load_utility("chrf", cache=tmp_path / "scores.db", cache_required=False))
+            scored(load_utility("chrf", cache=tmp_path / "scores.db"))

@@ -280,7 +280,7 @@ def test_a_meaningless_scale_or_direction_is_refused(form: str, said: dict[str, 
         ("embedded", "name", 5, "name must be a text or none"),
         ("chrf", "cache", 5, "cache must be a text or a path or none, got 5"),
         ("chrf", "progress", "maybe", "progress must be true or false, got 'maybe'"),
-        ("chrf", "cache_required", 1, "cache_required must be true or false, got 1"),
+        ("chrf", "progress", 1, "progress must be true or false, got 1"),
         ("chrf", "lowercase", "false", "lowercase must be true or false, got 'false'"),
         ("chrf", "char_order", True, "char_order must be an integer, got True"),
         ("ter", "normalized", 5, "normalized must be true or false, got 5"),
@@ -379,7 +379,7 @@ def test_a_recipe_from_elsewhere_chooses_no_file_to_write(tmp_path: Path) -> Non
     victim = tmp_path / "file"
     plain = Recipe.named("auto", target="chrf", distilled="bleu").to_dict()
     evil = {"name": "chrf", "cache": str(victim)}
-    for changed in ({"target": evil}, {"distilled": [evil]}, {"target": {**evil, "cache_required": False}}):
+    for changed in ({"target": evil}, {"distilled": [evil]}, {"target": {**evil, "beta": 1}}):
         with pytest.raises(ValueError, match=r"has cache.*a recipe does not choose files.*--target-option cache=FILE"):
             Recipe.from_json(json.dumps({**plain, **changed}))
         with pytest.raises(ValueError, match="a recipe does not choose files"):

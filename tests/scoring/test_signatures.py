@@ -27,7 +27,6 @@ NEUTRAL_VALUES: dict[str, Any] = {
     "batch_tokens": 100,
     "compile": True,
     "cache": "scores.db",
-    "cache_required": False,
     "trust_remote_code": True,
     "progress": True,
     "parameters": 7,
