@@ -37,7 +37,6 @@ from transformers import (
 
 from evaluation.benchmarks.measures import cpu_seconds
 from hf_acpmbr.sampling import SAMPLERS, Request, Samples, Truncation, source_key
-from hf_acpmbr.types import GenerativeModel
 
 SENTENCES = [
     "Tom is reading a book.",
@@ -56,7 +55,7 @@ HEADER = (
 class Task:
     """`n` samples of each source in `inputs`, at most `max_rows` rows per forward pass."""
 
-    model: GenerativeModel
+    model: Any
     inputs: Mapping[str, torch.Tensor]
     settings: Mapping[str, int]  # of generate
     n: int
@@ -132,7 +131,7 @@ def shared(task: Task) -> list[Samples]:
     drawn: list[Samples] = []
 
     def decode(
-        model: GenerativeModel,
+        model: Any,
         input_ids: torch.Tensor,
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,

@@ -19,8 +19,6 @@ from .rows import Rows, divided, without_rows
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-    from ..types import Outputs
-
 # What a model does otherwise than the others in preparing its steps.
 _PREPARING = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation", "_prefill")
 _CACHES = ("past_key_values", "cache_params")  # the second is what Mamba calls its state
@@ -36,11 +34,10 @@ def samples_as_all(model: object) -> bool:
     return getattr(type(model), "_sample", None) is GenerationMixin._sample
 
 
-def prefill(request: Request, kwargs: dict[str, object]) -> Outputs:
+def prefill(request: Request, kwargs: dict[str, object]) -> Any:
     """Run the model on the prompts."""
     model: Any = request.model
-    outputs: Outputs = model._prefill(request.input_ids, request.generation_config, kwargs)
-    return outputs
+    return model._prefill(request.input_ids, request.generation_config, kwargs)
 
 
 def grown_by_one(request: Request, kwargs: dict[str, object]) -> dict[str, object]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..config import Configured, describe, flag, number, plain
-from ..types import EvaluateModule, ScoreObject
 from .checkpoints import checkpoint_folder, read_config
 from .fingerprint import check_options
 from .utility import NEUTRAL_OPTIONS, PRICES, Utility
@@ -21,10 +20,8 @@ from .utility import NEUTRAL_OPTIONS, PRICES, Utility
 if TYPE_CHECKING:
     from ..types import JSON
 
-# What users may hand over; a mapping is {"name": ..., options}.
-UtilityLike: TypeAlias = (
-    "str | Mapping[str, object] | Utility | UtilitySpec | ScoreObject | EvaluateModule | Callable[..., object]"
-)
+# What users may hand over: a name, {"name": ..., options}, a Utility, or what `as_utility` makes one of.
+UtilityLike: TypeAlias = object
 _EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
 _MILLION = 10**6
 _SCALE = number(0, above=True)
@@ -176,7 +173,7 @@ def as_utility(utility: object, /, *, trust_remote_code: bool = False, **options
         _SCALE(f"scale of utility {utility.name!r}", utility.scale)
         return utility
     kind = type(utility).__name__
-    if isinstance(utility, ScoreObject):
+    if hasattr(utility, "score") and hasattr(utility, "higher_is_better"):
         said = {key: getattr(utility, key) for key in _SAID_BY_OBJECTS if hasattr(utility, key)}
         # Such objects often have a torch.device and a version that is a number.
         texts = {key: getattr(utility, key, None) for key in ("name", "version", "device")}
@@ -185,7 +182,7 @@ def as_utility(utility: object, /, *, trust_remote_code: bool = False, **options
         if "name" not in said and "name" not in options:
             made.name = kind
         return made
-    if isinstance(utility, EvaluateModule):
+    if hasattr(utility, "compute") and hasattr(utility, "features"):  # a module of `evaluate`
         return _make(kind, _EVALUATE, options, module=utility)
     if callable(utility):
         return _make(getattr(utility, "__name__", kind), _FUNCTION, options, function=utility)

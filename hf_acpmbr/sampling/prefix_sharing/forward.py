@@ -125,7 +125,8 @@ class Forward:
             is_first_iteration=False,
             **self._arguments,
         )
-        return model(**inputs, return_dict=True).logits.select(1, -1).float()
+        logits: torch.Tensor = model(**inputs, return_dict=True).logits
+        return logits.select(1, -1).float()
 
     def _at(self, tokens: int) -> dict[str, object]:
         """Return the model arguments of the S sources after `tokens` new tokens."""
