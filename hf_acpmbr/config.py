@@ -22,7 +22,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from .completion.base import Completer
@@ -242,26 +242,6 @@ class Stage(Configured):
         return f"{self.name}{super().__str__()}" if self.values() else self.name
 
 
-class FieldHelp(NamedTuple):
-    """A setting as `--help` and tables show it; `default` is one word."""
-
-    name: str
-    default: str
-    help: str
-
-
-def describe_fields(settings: type[Configured]) -> list[FieldHelp]:
-    """List the settings of a class with their defaults and their help."""
-    found = []
-    for field in dataclasses.fields(settings):
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        text = "required" if default is dataclasses.MISSING else describe(default)
-        found.append(FieldHelp(field.name, text, field.metadata.get("help", "")))
-    return found
-
-
 # ---------------------------------------------------------------------------------------------------
 # Words for messages, signatures and JSON
 
@@ -351,10 +331,6 @@ class Registry(Generic[S]):
             base = self._base.replace(":", ".")
             raise ValueError(f"{self._entries[name]} must be a subclass of {base} with name = {name!r}, got {found!r}")
         return found
-
-    def having(self, field: str) -> list[str]:
-        """List the variants that have a field."""
-        return [name for name in self if field in self.get(name).field_names()]
 
     def build(self, given: StageLike[S], **options: object) -> S:
         """Build a stage from its name, from {"name": ..., its fields}, or return it as it is."""

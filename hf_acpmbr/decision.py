@@ -5,21 +5,17 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .candidates import Candidates, FloatArray, IntArray
-from .completion.base import Completion
 from .config import describe, integer, optional
 from .matrix import ObservedScores, Pairs
 from .version import __version__
-
-if TYPE_CHECKING:
-    from .decoding.base import Gain
 
 _SHOWN = ("decoder", "target", "guide", "n", "seed")  # in a short signature
 _DETAILS = re.compile(r"@\w+|\[.*?\](?=\+|$)")  # of a utility: its content and options
@@ -34,24 +30,6 @@ class Ranked:
     text: str
     expected: float
     count: int
-
-
-@dataclass(frozen=True, eq=False)
-class Completed:
-    """A completed matrix and the way back from gains to the utility's own scale."""
-
-    completion: Completion
-    gain: Gain
-
-    @property
-    def matrix(self) -> FloatArray:
-        """(n, m) on the utility's own scale."""
-        return self.gain.undo(np.asarray(self.completion.matrix))
-
-    @property
-    def status(self) -> str:
-        ended = "converged" if self.completion.converged else "stopped"
-        return f"completed, {ended} after {self.completion.sweeps} sweeps"
 
 
 @dataclass(frozen=True)
@@ -115,7 +93,7 @@ class Decision:
         order: candidate indices from best to worst, where a decoder does not rank by `expected` alone (`expected` is
             NaN for candidates that were dropped before any estimate).
         nbest_size: how many `nbest()` lists.
-        completed: the completion that the decision was made from, where there was one.
+        completed: makes the completed scores that the decision was made from, where there was a completion.
         rounds: how many candidates took part in each round, for decoders that go in rounds.
         trials: the pairs that the target scored in each of them, where the decoder keeps them.
         deviation: (n,) standard deviations of `expected`, leaving out what moves all candidates alike; None where the
@@ -145,7 +123,7 @@ class Decision:
     matrix: FloatArray | None = field(default=None, repr=False)
     order: IntArray | None = field(default=None, repr=False)
     nbest_size: int | None = None
-    completed: Completed | None = field(default=None, repr=False)
+    completed: Callable[[], FloatArray] | None = field(default=None, repr=False)
     rounds: tuple[int, ...] = field(default=(), repr=False)
     trials: tuple[Pairs, ...] = field(default=(), repr=False)
     deviation: FloatArray | None = field(default=None, repr=False)
@@ -200,7 +178,7 @@ class Decision:
     @property
     def completed_matrix(self) -> FloatArray | None:
         """(n, m) the target's scores that the decision was made from, with the unscored ones filled in."""
-        return self.matrix if self.matrix is not None or self.completed is None else self.completed.matrix
+        return self.matrix if self.matrix is not None or self.completed is None else self.completed()
 
     @property
     def total_calls(self) -> int:

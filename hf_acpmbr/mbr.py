@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .candidates import Candidates
@@ -85,6 +86,7 @@ class ACPMBR:
         loaded = [None if spec is None else spec.load(trust_remote_code=trust_remote_code) for spec in specs]
         self.target: Utility | None = loaded[0]
         self.guides: tuple[Utility, ...] = tuple(guide for guide in loaded[1:] if guide is not None)
+        self._start = partial(self.decoder.start, target=self.target, guides=self.guides, seed=self.recipe.seed)
         used = [utility for utility in loaded if utility is not None]
         self._joins_sources = any(utility.joins_sources for utility in used)
         self._reads_sources = any(utility.needs_source or utility.takes_source for utility in used)
@@ -249,29 +251,19 @@ class ACPMBR:
         references: Sequence[Texts | None],
         context: Mapping[str, object] | None = None,
     ) -> list[Decision]:
-        started = (self._start(*given, context) for given in zip(pools, references, sources, strict=True))
+        given = zip(pools, references, sources, strict=True)
+        started = (self._start(pool, others, source=source, context=context) for pool, others, source in given)
         return decide_together(started, joined=self._joins_sources)
 
     def _decide_until_sure(
         self, pools: Growing, sources: Sequence[str | None], context: Mapping[str, object] | None = None
     ) -> list[Decision]:
         def start(k: int, pool: Candidates, part: Part) -> Source[Decision]:
-            return self._start(pool, None, sources[k], context, part)
+            return self._start(pool, source=sources[k], context=context, part=part)
 
         sampling, bound = self.recipe.sampling, stated_loss(self.decoder, self.target)
         limits = len(sources), sampling.max_candidates, sampling.sure
         return decide_until_sure(pools, start, bound, *limits, self._joins_sources)
-
-    def _start(
-        self,
-        pool: Candidates,
-        references: Texts | None,
-        source: str | None,
-        context: Mapping[str, object] | None,
-        part: Part | None = None,
-    ) -> Source[Decision]:
-        options: dict[str, Any] = {"source": source, "seed": self.recipe.seed, "context": context, "part": part}
-        return self.decoder.start(pool, references, self.target, self.guides, **options)
 
     def _draw(
         self, sampler: Sampler, request: Request, number: int, add_beam: int = False

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .config import (
     COMPLETERS,
@@ -32,7 +32,7 @@ from .config import (
     suggest,
 )
 from .files import parse_json, write_atomically
-from .scoring import Partner, UtilityLike, UtilitySpec, distilled_partners
+from .scoring import UtilityLike, UtilitySpec, distilled_partners
 
 if TYPE_CHECKING:
     from .decoding.base import Decoder
@@ -99,8 +99,7 @@ def budget_each(budgets: tuple[Budget, ...], guides: int) -> tuple[Budget, ...]:
     return budgets if len(budgets) == guides else budgets[:1] * guides
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(NamedTuple):
     """What a named recipe may spend and how closely it follows the paper.
 
     Args:
@@ -118,41 +117,30 @@ class Level:
     guide: Budget
     agreement: float
     name: str
-    paper: bool = False
-    max_regret: str | None = None
-
-    @classmethod
-    def of(
-        cls,
-        target: float,
-        guide: float,
-        agreement: float,
-        name: str,
-        *,
-        paper: bool = False,
-        max_regret: str | None = None,
-    ) -> Level:
-        """Make a level from scores per row with 1,024 samples, of which the paper's budgets are reduction rates."""
-        beside, alone, guides = (_budget(scores, paper) for scores in (target, 2 * target, guide))
-        return cls(beside, alone, guides, agreement, name, paper, max_regret)
-
-    def beside(self, partner: Partner) -> Level:
-        """Return the level with the paper's rate for a known guide."""
-        return dataclasses.replace(self, guide=_budget(PAPER_SAMPLES / getattr(partner, self.name), self.paper))
+    paper: bool
+    max_regret: str | None
 
 
 def _budget(scores: float, paper: bool) -> Budget:
     return Budget(reduction=PAPER_SAMPLES / scores) if paper else Budget(scores_per_row=scores)
 
 
+def _level(
+    target: float, guide: float, agreement: float, name: str, *, paper: bool = False, max_regret: str | None = None
+) -> Level:
+    """Make a level from scores per row with 1,024 samples, of which the paper's budgets are reduction rates."""
+    beside, alone, guides = (_budget(scores, paper) for scores in (target, 2 * target, guide))
+    return Level(beside, alone, guides, agreement, name, paper, max_regret)
+
+
 # As in the paper: target scores per row beside a guide, those of D3, and γ.
 _LOW, _HIGH = (32, 512, 0.1, "low"), (1, 16, 1.0, "high")
 NAMED = {
-    "auto": Level.of(*_LOW, max_regret="auto"),
-    "fast": Level.of(*_HIGH),
-    "thorough": Level.of(*_LOW),
-    "paper-low": Level.of(*_LOW, paper=True),
-    "paper-high": Level.of(*_HIGH, paper=True),
+    "auto": _level(*_LOW, max_regret="auto"),
+    "fast": _level(*_HIGH),
+    "thorough": _level(*_LOW),
+    "paper-low": _level(*_LOW, paper=True),
+    "paper-high": _level(*_HIGH, paper=True),
 }
 
 
@@ -269,10 +257,10 @@ class Recipe(Configured):
         level = NAMED[name]
         for partner in distilled_partners(decides.name) if decides is not None and guides else ():
             if [guide.name for guide in guides] == [partner.name]:
-                level = level.beside(partner)
+                level = level._replace(guide=_budget(PAPER_SAMPLES / getattr(partner, level.name), level.paper))
         # The one place where the default decoder is chosen: "rounds"; if the paper or a setting of a completer is asked
         # for, one that completes.
-        given = keywords.pop("decoder", None)
+        given: Any = keywords.pop("decoder", None)
         stages = {stage: keywords.pop(stage) for stage in _STAGES_INSIDE if stage in keywords}
         chosen = {stage: value for stage, value in stages.items() if value is not None}
         if given is None:
@@ -282,9 +270,8 @@ class Recipe(Configured):
             kind = DECODERS.get(given)
             own = {stage: chosen.pop(stage) for stage in tuple(chosen) if stage in kind.field_names()}
             given = kind.at(level, len(guides), **own)
-        recipe = cls(DECODERS.check("decoder", given), Sampling(), decides, guides, seed)
-        keywords |= chosen
-        return recipe.changed(**keywords) if keywords else recipe
+        recipe = cls(given, Sampling(), decides, guides, seed)
+        return recipe.changed(**keywords, **chosen)
 
     def changed(self, **keywords: object) -> Recipe:
         """Return it with other settings, by `ACPMBR`'s keywords; a keyword that no stage here takes is refused."""
@@ -349,7 +336,7 @@ def utility_specs(
                 raise ValueError(f"distilled='auto' knows no distilled version of {name!r}: name one, or leave it out")
             guides[k] = UtilitySpec(known[0].name, guide.options)
     used = [spec for spec in (decides, *guides) if spec is not None]
-    for k, spec in enumerate(used):
+    for k, spec in enumerate(used[1:], 1):
         if spec.scored_by in [other.scored_by for other in used[:k]]:
             raise ValueError(
                 f"distilled has {spec.name!r}, which is used already: it would cost its calls again and tell nothing "
@@ -400,7 +387,8 @@ def _replaced(stage: C, path: Sequence[str], value: object, keyword: str, kind: 
     if first not in stage.field_names():
         what = f"{kind} {getattr(stage, 'name', type(stage).__name__)!r}"
         tables: tuple[Registry[Any], ...] = (DECODERS, COMPLETERS, OBSERVATIONS, SAMPLERS)
-        takers = [name for table in tables if table.kind == kind for name in table.having(first)]
+        variants = [table.get(name) for table in tables if table.kind == kind for name in table]
+        takers = [variant.name for variant in variants if first in variant.field_names()]
         remedy = f"{kind}s that take it: {', '.join(takers)}" if takers else "leave it out"
         raise ValueError(f"{keyword} is not a setting of {what}; {remedy}")
     if rest and isinstance(current, tuple):  # one value for all, or one each

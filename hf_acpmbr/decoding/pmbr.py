@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..completion.base import Completer, PaperWarning
+from ..candidates import FloatArray
+from ..completion.base import Completer, Completion, PaperWarning
 from ..completion.observation import Observation
 from ..config import COMPLETERS, OBSERVATIONS, nested, several
-from ..decision import Completed, Decision
+from ..decision import Decision
 from ..recipe import Budget, Level, budget_each
 from .base import Decoder, Gain, Need, Problem, Steps
 
@@ -95,14 +97,15 @@ class PMBR(Decoder):
         gained = [Gain.of(s.utility, g.values).apply(g) for s, g in zip(problem.guides, guides, strict=True)]
         completion = self.completer.solve(gain.apply(observed), gained, problem.candidates.features, problem.seed)
         means = completion.expected(problem.references.weights).astype(np.float64, copy=False)
-        completed = Completed(completion, gain)
+        ended = "converged" if completion.converged else "stopped"
+        completed = partial(completed_scores, completion, gain)
         return self.decision(
             problem,
             gain.undo(means),
-            completed.status,
+            f"completed, {ended} after {completion.sweeps} sweeps",
             deciding=problem.target,
             rates=[(s, each.rate(problem.drawn[1])) for s, each in zip(scorers, budgets, strict=True)],
-            matrix=None if problem.full_matrix is None else completed.matrix,
+            matrix=None if problem.full_matrix is None else completed(),
             observed=observed,
             guides=tuple(guides),
             completed=completed,
@@ -144,3 +147,8 @@ class AgreementPMBR(PMBR):
 
     def budgets_for(self, guides: int) -> tuple[Budget, ...]:
         return budget_each(self.guide_budgets, guides)
+
+
+def completed_scores(completion: Completion, gain: Gain) -> FloatArray:
+    """Return the (n, m) completed matrix on the utility's own scale."""
+    return gain.undo(np.asarray(completion.matrix))
