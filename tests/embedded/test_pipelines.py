@@ -6,13 +6,12 @@ import gzip
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sacrebleu
 from transformers import AutoTokenizer
 
 from evaluation.benchmarks import which_rule
-from evaluation.training import distill_utility, report_utility, train_translator, train_utility
+from evaluation.training import distill_utility, train_translator, train_utility
 from hf_acpmbr import load_utility
 
 FEW_STEPS = ["--steps", "2", "--warmup", "1", "--eval-every", "2", "--batch-tokens", "300"]
@@ -103,22 +102,3 @@ def test_the_utility_is_trained_and_distilled(translator_folder: Path, data: Pat
     big, small = load_utility(str(target / "model")), load_utility(str(student / "model"))
     assert small.parameters < big.parameters / 4
     assert small.score(["Ich sehe Brot."], ["Ich mag Brot."]).shape == (1,)
-
-
-def test_the_utilities_are_reported(data: Path, tmp_path: Path) -> None:
-    sizes = ["--planted", "3", "--sentences", "4", "--samples", "12"]
-    report_utility.main(["--data", str(data), "--output", str(tmp_path), *sizes])
-    report = json.loads((tmp_path / "utility.json").read_text())
-    names = ["shortness", "chrf", "bleu", "embedded", "embedded-d1", "embedded-d2"]
-    assert [row["utility"] for row in report["ratings"]] == 2 * names
-    assert {row["language"] for row in report["planted"]} == {"de", "en"}
-    itself = [row for row in report["planted"] if (row["utility"], row["reference"]) == ("chrf", "the text itself")]
-    assert all(row["accuracy"] == 1.0 for row in itself)
-    assert [row["utility"] for row in report["matrices"]] == ["embedded-d1", "embedded-d2", "chrf", "bleu"]
-
-
-def test_agreement_among_the_hypotheses_of_one_reference_does_not_see_other_references() -> None:
-    scores, ratings = np.array([3.0, 2.0, 1.0, 30.0, 20.0]), np.array([0.3, 0.1, 0.2, 0.0, 0.1])
-    # Three hypotheses: two of three pairs in order, τ = 1/3; two others: the wrong order, τ = -1.
-    assert report_utility.kendall_within(scores, ratings, ["a"] * 3 + ["b"] * 2) == pytest.approx((1 / 3 - 1) / 2)
-    assert report_utility.kendall_within(np.ones(5), ratings, ["a"] * 3 + ["b"] * 2) is None
