@@ -68,9 +68,11 @@ class Transfer(Completer):
         """Fit each guide on its own, then the target with the guides' parts as prior means."""
         seed = seed if self.seed is None else self.seed
         none = np.empty((target.shape[0], 0))
-        known = none if features is None else features[:, [mean_and_spread(column)[1] > 0 for column in features.T]]
+        known = none if features is None else features
+        telling = [k for k, column in enumerate(known.T) if mean_and_spread(column)[1]]
+        known = (known - known.mean(0))[:, telling] / known.std(0)[telling]
         parts = [self._fit(guide, [], none, seed).parts for guide in guides]
-        return self._fit(target, parts, (known - known.mean(0)) / known.std(0), seed).completion()
+        return self._fit(target, parts, known, seed).completion()
 
     def _fit(self, scores: ObservedScores, guides: list[Parts], features: FloatArray, seed: int) -> Fit:
         """Fit one matrix, started at the guides' column factors and some randomness."""
