@@ -135,14 +135,6 @@ class ObservedScores:
         """Return the same pairs with other values."""
         return replace(self, values=values)
 
-    def merged(self, other: ObservedScores) -> ObservedScores:
-        """Add the scores of other pairs of the same matrix, none of them scored in both."""
-        if other.shape != self.shape:
-            raise ValueError(f"scores of {other.shape} cannot be merged with scores of {self.shape}")
-        both = (self, other)
-        rows, columns = np.concatenate([s.rows for s in both]), np.concatenate([s.columns for s in both])
-        return ObservedScores.unsorted(rows, columns, np.concatenate([s.values for s in both]), self.shape)
-
     def dense(self, fill: float = np.nan) -> FloatArray:
         """Return (N, M) with `fill` where nothing was observed."""
         out = np.full(self.shape, fill, dtype=np.float64)

@@ -4,11 +4,10 @@ from .adapters import MatrixUtility, metric_class
 from .engine import Scorer
 from .load import Partner, UtilityLike, UtilitySpec, as_utility, available_utilities, distilled_partners, load_utility
 from .together import Ask, Asks, Meter, Source, Steps, decide_together
-from .utility import NEUTRAL_OPTIONS, AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
+from .utility import NEUTRAL_OPTIONS, Kernel, Statistics, TextTable, Utility
 
 __all__ = [
     "NEUTRAL_OPTIONS",
-    "AggregatingKernel",
     "Ask",
     "Asks",
     "Kernel",
@@ -23,7 +22,6 @@ __all__ = [
     "Utility",
     "UtilityLike",
     "UtilitySpec",
-    "VectorKernel",
     "as_utility",
     "available_utilities",
     "decide_together",

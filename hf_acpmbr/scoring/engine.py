@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,13 +17,14 @@ from ..candidates import FloatArray, IntArray
 from ..version import code_version
 from .cache import ScoreCache
 from .fingerprint import digest
-from .utility import AggregatingKernel, Kernel, Statistics, TextTable, Utility, VectorKernel
+from .utility import Kernel, Statistics, TextTable, Utility
 
 # Hypotheses, references and sources of k pairs, as indices.
 Indices: TypeAlias = "tuple[IntArray, IntArray, IntArray]"
 _SURROGATE = re.compile("[\ud800-\udfff]")  # alone it has no UTF-8
 _LARGEST = 1e100  # decoders square scores and add the squares up, so larger ones overflow
-_LACKING = "utility {!r} cannot {}: its {} is False, or its kernel lacks the methods"
+
+_ABILITIES = {"can_aggregate": "average its references", "has_vectors": "compare sentence vectors"}
 
 
 class Scorer:
@@ -123,33 +124,30 @@ class Scorer:
         if weights.ndim != 2 or weights.shape[1] != self.shape[1]:
             raise ValueError(f"weights has shape {weights.shape}, expected (K, {self.shape[1]})")
         h = self.hypotheses[_checked(rows, self.shape[0], "rows")]
-        kernel = self.kernel if self.utility.can_aggregate else None
-        if isinstance(kernel, AggregatingKernel):
-            scores = kernel.aggregate_scores(h, self.references, weights)
-        elif isinstance(kernel, VectorKernel):
+        kernel = self._kernel_with("can_aggregate")
+        if self.utility.has_vectors:
             scores = kernel.vector_scores(h, weights @ kernel.vectors(self.references))
         else:
-            raise TypeError(_LACKING.format(self.utility.name, "average its references", "can_aggregate"))
+            scores = kernel.aggregate_scores(h, self.references, weights)
         self.statistics.calls += h.size * weights.shape[0]
         return np.asarray(scores, dtype=np.float64)
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """Return the hypotheses' (N, D) and references' (M, D) sentence vectors, of utilities with `has_vectors`."""
-        kernel = self._vector_kernel()
+        kernel = self._kernel_with("has_vectors")
         return kernel.vectors(self.hypotheses), kernel.vectors(self.references)
 
     def vector_scores(self, rows: IntArray, vectors: FloatArray) -> FloatArray:
         """Return (k, K) utilities of hypotheses[rows] against K references given as (K, D) sentence vectors."""
         h = self.hypotheses[_checked(rows, self.shape[0], "rows")]
-        scores = self._vector_kernel().vector_scores(h, vectors)
+        scores = self._kernel_with("has_vectors").vector_scores(h, vectors)
         self.statistics.calls += h.size * len(vectors)
         return np.asarray(scores, dtype=np.float64)
 
-    def _vector_kernel(self) -> VectorKernel:
-        kernel = self.kernel if self.utility.has_vectors else None
-        if not isinstance(kernel, VectorKernel):
-            raise TypeError(_LACKING.format(self.utility.name, "compare sentence vectors", "has_vectors"))
-        return kernel
+    def _kernel_with(self, ability: str) -> Any:
+        if not getattr(self.utility, ability):
+            raise TypeError(f"utility {self.utility.name!r} cannot {_ABILITIES[ability]}: its {ability} is False")
+        return self.kernel
 
 
 class Lookup:

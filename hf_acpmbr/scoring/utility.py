@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from ..candidates import FloatArray, IntArray
 from ..config import describe, number, optional
@@ -50,32 +50,16 @@ class TextTable:
 
 
 class Kernel(Protocol):
-    """A utility's own arithmetic over one list of unique texts; the engine calls it with pairs that are new."""
+    """A utility's own arithmetic over one list of unique texts; the engine calls it with pairs that are new.
+
+    With `Utility.has_vectors` it also has `vectors(texts)`, which returns (k, D) sentence vectors, and
+    `vector_scores(hypotheses, vectors)`, which scores texts against references given as (K, D) vectors: (k, K). With
+    `can_aggregate` alone it has `aggregate_scores(hypotheses, references, weights)`, which scores texts against the
+    means of the texts `references` (m,) under (K, m) weights: (k, K).
+    """
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray, /) -> FloatArray:
         """Score pairs given as indices into the texts (and sources) that the kernel was made for: (k,)."""
-        ...
-
-
-@runtime_checkable
-class AggregatingKernel(Kernel, Protocol):
-    """The kernel of a utility that averages references, but not as vectors."""
-
-    def aggregate_scores(self, hypotheses: IntArray, references: IntArray, weights: FloatArray) -> FloatArray:
-        """Score texts against the means of the texts `references` (m,) under (K, m) weights: (k, K)."""
-        ...
-
-
-@runtime_checkable
-class VectorKernel(Kernel, Protocol):
-    """The kernel of a utility with `has_vectors`: it compares sentence vectors."""
-
-    def vectors(self, texts: IntArray) -> FloatArray:
-        """Return (k, D) vectors of texts."""
-        ...
-
-    def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
-        """Score texts against references given as (K, D) vectors: (k, K)."""
         ...
 
 
@@ -112,8 +96,8 @@ class Utility(ABC):
     symmetric: bool = False
     joins_sources: bool = False  # pairs of several sources are better scored in one call: a network's batches
     encodes_texts: bool = False  # what costs is each text, once; a pair of encoded texts is next to free
-    can_aggregate: bool = False  # its kernel is an AggregatingKernel, or a VectorKernel whose vectors may be averaged
-    has_vectors: bool = False  # its kernel is a VectorKernel
+    can_aggregate: bool = False  # its kernel scores against averaged references
+    has_vectors: bool = False  # its kernel compares sentence vectors, which may be averaged with `can_aggregate`
     device: str = "cpu"
     pairs_at_once: ClassVar[int | None] = None
     quiet_options: ClassVar[Mapping[str, object]] = {}  # that came later: left out of the signature at these values
