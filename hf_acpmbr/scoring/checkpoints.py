@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 Fields: TypeAlias = dict[str, Any]  # what a foreign file says
 _BLOCK = 1 << 22
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 COMET_WEIGHTS = "checkpoints/model.ckpt"
+_BINARY = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_WEIGHTS = (COMET_WEIGHTS, "model.safetensors", "model.safetensors.index.json", *_BINARY)
 _POINTER = b"version https://git-lfs"
 
 
@@ -111,7 +112,7 @@ def _file_digest(path: Path, size: int, modified: int) -> str:
 
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Read all tensors of a checkpoint in transformers' file layout: safetensors or .bin, whole or in shards."""
+    """Read all tensors of a checkpoint: COMET's .ckpt, or transformers' safetensors or .bin, whole or in shards."""
     path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")

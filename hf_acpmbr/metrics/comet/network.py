@@ -16,10 +16,9 @@ from torch import nn
 from transformers import AutoModel, PretrainedConfig
 from transformers.initialization import no_init_weights
 
-from ...scoring.checkpoints import COMET_WEIGHTS, read_tensors
+from ...scoring.checkpoints import read_weights
 from .hparams import CometHparams
 
-_WEIGHTS = (COMET_WEIGHTS, "model.safetensors", "pytorch_model.bin")
 _IGNORED = ("position_ids", "token_type_ids", "dropout_mask", "dropout_fill")  # buffers of the original program
 
 
@@ -82,16 +81,13 @@ class CometNetwork(nn.Module):
 
 def load_comet(folder: Path, hparams: CometHparams, config: PretrainedConfig, blocks: int) -> CometNetwork:
     """Make the network with the checkpoint's weights."""
-    path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
-    if path is None:
-        raise FileNotFoundError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
     with no_init_weights():
         network = CometNetwork(hparams, config, blocks)
-    weights = {key.replace("encoder.model.", "encoder.", 1): value for key, value in read_tensors(path).items()}
+    weights = {key.replace("encoder.model.", "encoder.", 1): value for key, value in read_weights(folder).items()}
     missing = [key for key in network.state_dict() if key not in weights and not key.endswith(_IGNORED)]
     if missing:
         raise ValueError(
-            f"{path} lacks {len(missing)} weights, first {missing[:3]}: it does not fit its hyper-parameters"
+            f"{folder} lacks {len(missing)} weights, first {missing[:3]}: it does not fit its hyper-parameters"
         )
     network.load_state_dict(weights, strict=False)
     return network
