@@ -80,12 +80,6 @@ class DiverseMBR(Decoder):
         return np.asarray((alike + alike.T) / 2)
 
 
-def objective(value: FloatArray, similarity: FloatArray, chosen: IntArray, diversity: float) -> float:
-    """Return Σ E(i) − diversity/|H| · Σ_{i≠j} s(i, j)."""
-    among = similarity[np.ix_(chosen, chosen)]
-    return float(value[chosen].sum() - diversity / len(chosen) * (among.sum() - np.trace(among)))
-
-
 def diverse_set(value: FloatArray, similarity: FloatArray, size: int, diversity: float, exchanges: int) -> IntArray:
     """Choose greedily, then make the best single exchanges while they raise the objective.
 

@@ -42,8 +42,9 @@ class PMBR(Decoder):
 
     @classmethod
     def at(cls: type[P], level: Level, guides: int, **stages: Any) -> P:
-        guided = "agreement-als" if level.paper else "transfer"
-        completer = stages.pop("completer", None) or (guided if "guide" in cls.needs else "als")
+        guided = "guide" in cls.needs
+        usual = "als" if not guided else "agreement-als" if level.paper else "transfer"
+        completer = stages.pop("completer", None) or usual
         if isinstance(completer, str):
             known = COMPLETERS.get(completer).field_names()
             paper = {"center": False, "tolerance": 1e-4, "absolute_tolerance": True} if level.paper else {}
@@ -51,11 +52,10 @@ class PMBR(Decoder):
             completer = COMPLETERS.build(completer, **{k: v for k, v in options.items() if k in known})
         masks = "uniform" if level.paper else "balanced"
         observation = OBSERVATIONS.build(stages.pop("observation", None) or masks)
-        return cls(completer=completer, observation=observation, **cls._budgets_at(level, guides), **stages)
-
-    @classmethod
-    def _budgets_at(cls, level: Level, guides: int) -> dict[str, Any]:
-        return {"budget": level.alone}
+        if guided:
+            stages["guide_budgets"] = (level.guide,)
+        budget = level.target if guided and guides else level.alone
+        return cls(completer=completer, observation=observation, budget=budget, **stages)
 
     def most_calls(self, unique: tuple[int, int], drawn: tuple[int, int], guides: int) -> tuple[int, ...]:
         most = self.budget.pairs(unique, drawn)
@@ -132,10 +132,6 @@ class AgreementPMBR(PMBR):
     name: ClassVar[str] = "acpmbr"
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "guide"})
     any_guides: ClassVar[bool] = True
-
-    @classmethod
-    def _budgets_at(cls, level: Level, guides: int) -> dict[str, Any]:
-        return {"budget": level.target if guides else level.alone, "guide_budgets": (level.guide,)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
