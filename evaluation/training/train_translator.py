@@ -2,8 +2,7 @@
 
     python -m evaluation.training.train_translator --output FOLDER --minutes 105
 
-The run continues from FOLDER/checkpoint.pt if there is one; `--init MODEL_FOLDER` starts a new schedule from exported
-weights.
+`--init MODEL_FOLDER` starts a new schedule from exported weights.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ def train(model: Model, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
 def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help=DATA_HELP)
-    parser.add_argument("--output", type=Path, required=True, help="checkpoint, curve and the exported model")
+    parser.add_argument("--output", type=Path, required=True, help="curve and the exported model")
     parser.add_argument("--init", type=Path, help="exported model folder to continue from with a new schedule")
     parser.add_argument("--vocabulary", type=int, default=5120)
     parser.add_argument("--width", type=int, default=256)

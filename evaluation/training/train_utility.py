@@ -2,8 +2,8 @@
 
     python -m evaluation.training.train_utility --translator FOLDER --output FOLDER
 
-`--init FOLDER` starts from an exported utility instead of pre-training. Every stage keeps what it has made in the
-output folder and continues there when the command is given again.
+`--init FOLDER` starts from an exported utility instead of pre-training. Pairs that were made are kept in the output
+folder and used again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the trainers of the embedded models share: optimisers, a schedule over a time budget, checkpoints, the curve."""
+"""What the trainers of the embedded models share: optimisers, a schedule over a time budget, the curve."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -122,14 +122,13 @@ def build_optimisers(model: torch.nn.Module, args: argparse.Namespace) -> list[t
 
 
 class Trainer(Generic[B]):
-    """Position, clock and optimiser state of one run; everything that a resumed run needs is in its checkpoint."""
+    """Model, optimisers and clock of one run."""
 
     def __init__(self, model: torch.nn.Module, loss: Loss[B], args: argparse.Namespace) -> None:
         self.model, self.loss, self.args = model, loss, args
         self.optimisers = build_optimisers(model, args)
         self.rates = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
-        self.step = self.tokens = 0
-        self.position = (0, 0)
+        self.step = self.tokens = self.epoch = 0
         self.seconds = 0.0
 
     def progress(self) -> float:
@@ -153,25 +152,6 @@ class Trainer(Generic[B]):
         self.tokens += batch.tokens
         return float(loss.detach()) / count
 
-    def save(self, path: Path) -> None:
-        state = {
-            "model": self.model.state_dict(),
-            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
-            "random": torch.get_rng_state(),
-            "counters": (self.step, self.tokens, self.position, self.seconds),
-        }
-        partial = path.with_suffix(".partial")
-        torch.save(state, partial)
-        partial.replace(path)
-
-    def load(self, path: Path) -> None:
-        state = torch.load(path, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(saved)
-        torch.set_rng_state(state["random"])
-        self.step, self.tokens, self.position, self.seconds = state["counters"]
-
     def run(
         self,
         plan: Callable[[int], list[np.ndarray]],
@@ -179,7 +159,7 @@ class Trainer(Generic[B]):
         evaluate: Callable[[], dict[str, float]],
         folder: Path,
     ) -> None:
-        """Train to the end of the budget, from `folder/checkpoint.pt` if it exists; write the curve to curve.jsonl.
+        """Train to the end of the budget; write the curve to `folder/curve.jsonl`.
 
         Args:
             plan: epoch → indices of its batches.
@@ -187,46 +167,29 @@ class Trainer(Generic[B]):
             evaluate: figures for the curve.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoint = folder / "checkpoint.pt"
-        if checkpoint.exists():
-            self.load(checkpoint)
-        if self.progress() >= 1.0:
-            return
-        smoothed, saved = 0.0, time.monotonic()
-        last = saved
+        smoothed, start = 0.0, time.monotonic()
         self.model.train()
-        with (folder / "curve.jsonl").open("a", encoding="utf-8") as curve:
-            for indices in self._endless(plan):
-                loss = self.update(make(indices))
-                smoothed = loss if smoothed == 0.0 else 0.98 * smoothed + 0.02 * loss
-                now = time.monotonic()
-                self.seconds, last = self.seconds + now - last, now
-                finished = self.progress() >= 1.0
-                if self.step % self.args.eval_every == 0 or finished:
-                    record = self._record(smoothed, evaluate)
-                    print(record, file=curve, flush=True)
-                    print(record, flush=True)
-                if now - saved > 60 * self.args.checkpoint_minutes or finished:
-                    self.save(checkpoint)
-                    saved = now
-                if finished:
-                    return
-
-    def _endless(self, plan: Callable[[int], list[np.ndarray]]) -> Iterator[np.ndarray]:
-        """Yield batches of epoch after epoch from the position on, which is moved past each before it is used."""
-        while True:
-            epoch, index = self.position
-            batches = plan(epoch)
-            for i in range(index, len(batches)):
-                self.position = (epoch, i + 1) if i + 1 < len(batches) else (epoch + 1, 0)
-                yield batches[i]
+        with (folder / "curve.jsonl").open("w", encoding="utf-8") as curve:
+            while self.progress() < 1.0:
+                for indices in plan(self.epoch):
+                    loss = self.update(make(indices))
+                    smoothed = loss if smoothed == 0.0 else 0.98 * smoothed + 0.02 * loss
+                    self.seconds = time.monotonic() - start
+                    finished = self.progress() >= 1.0
+                    if self.step % self.args.eval_every == 0 or finished:
+                        record = self._record(smoothed, evaluate)
+                        print(record, file=curve, flush=True)
+                        print(record, flush=True)
+                    if finished:
+                        return
+                self.epoch += 1
 
     def _record(self, train_loss: float, evaluate: Callable[[], dict[str, float]]) -> str:
         self.model.eval()
         with torch.no_grad():
             figures = evaluate()
         self.model.train()
-        counters = {"step": self.step, "epoch": self.position[0], "tokens": self.tokens, "seconds": self.seconds}
+        counters = {"step": self.step, "epoch": self.epoch, "tokens": self.tokens, "seconds": self.seconds}
         record = {**counters, "train_loss": train_loss, **figures}
         return json.dumps({name: round(value, 4) for name, value in record.items()})
 
@@ -246,7 +209,6 @@ def add_training_arguments(parser: argparse.ArgumentParser, **defaults: object) 
     )
     options.add_argument("--warmup", type=int, default=100, help="steps until the peak rate")
     options.add_argument("--eval-every", type=int, default=200, help="steps between two points of the curve")
-    options.add_argument("--checkpoint-minutes", type=float, default=5.0, help="minutes between two checkpoints")
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--seed", type=int, default=1)
     parser.set_defaults(**defaults)

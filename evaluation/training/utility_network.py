@@ -214,26 +214,12 @@ def training_loss(network: BLEURTNetwork, batch: PairBatch) -> tuple[torch.Tenso
     return squared + len(scores) * ranking, len(scores)
 
 
-def ordered_pairs(scores: np.ndarray, wanted: np.ndarray, groups: np.ndarray) -> float:
-    """Return the share of pairs within a group, with wanted scores that differ, that are in order."""
-    right = total = 0
-    for group in np.unique(groups):
-        rows = groups == group
-        difference = np.subtract.outer(wanted[rows], wanted[rows]) > LEAST_DIFFERENCE
-        right += int((np.subtract.outer(scores[rows], scores[rows])[difference] > 0).sum())
-        total += int(difference.sum())
-    return right / max(1, total)
-
-
 def correlation(network: BLEURTNetwork, data: RatedPairs, name: str) -> dict[str, float]:
-    """Measure Pearson correlation, mean squared error (on a 0–100 scale) and the share of pairs in order."""
+    """Measure the Pearson correlation."""
     scores = np.empty(len(data))
     for indices in data.plan(seed=0, epoch=0, batch_tokens=8192):
         scores[indices] = predict(network, data.batch(indices)).double().numpy()
-    error = float(np.mean(np.square(100 * (scores - data.scores))))
-    order = ordered_pairs(scores, data.scores, data.groups)
-    pearson = float(np.corrcoef(scores, data.scores)[0, 1])
-    return {f"pearson_{name}": pearson, f"mse_{name}": error, f"ordered_{name}": order}
+    return {f"pearson_{name}": float(np.corrcoef(scores, data.scores)[0, 1])}
 
 
 def fit(
@@ -243,7 +229,7 @@ def fit(
     args: argparse.Namespace,
     folder: Path,
 ) -> None:
-    """Train to the end of the budget in `args`, with checkpoint and curve in `folder`."""
+    """Train to the end of the budget in `args`, with the curve in `folder`."""
     print(f"{len(train)} pairs, {train.lengths.sum()} tokens per epoch", flush=True)
     Trainer[PairBatch](network, lambda batch: training_loss(network, batch), args).run(
         lambda epoch: train.plan(args.seed, epoch, args.batch_tokens),

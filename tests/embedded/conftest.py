@@ -63,7 +63,6 @@ def training_options() -> Namespace:
         bfloat16=False,
         warmup=2,
         eval_every=1000,
-        checkpoint_minutes=1000.0,
         seed=1,
     )
 

@@ -29,7 +29,6 @@ from evaluation.training.utility_network import (
     export,
     fit,
     load_network,
-    ordered_pairs,
     predict,
     training_loss,
     translator_vectors,
@@ -254,7 +253,6 @@ def test_the_ranking_loss_counts_pairs_of_one_reference_in_the_wrong_order(piece
 
     for scores in ([1.0, 0.9, 0.1, 0.9], [0.6, 0.7, 0.5, 0.2]):
         assert loss(scores) == pytest.approx(expected(scores), rel=1e-5)
-    assert ordered_pairs(np.array([0.6, 0.7, 0.5, 0.2]), np.array([1, 0.6, 0.1, 0.9]), np.array([0, 0, 0, 1])) == 2 / 3
 
 
 def test_an_exported_network_is_loaded_as_it_was(pieces: Path, tmp_path: Path) -> None:
