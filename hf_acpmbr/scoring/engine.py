@@ -52,8 +52,8 @@ class Scorer:
         self.statistics = Statistics()
         self.shape = (len(hypotheses), len(references))
         index: dict[str, int] = {}
-        self.hypotheses = _number(hypotheses, index, "hypotheses")
-        self.references = _number(references, index, "references")
+        self.hypotheses = numbered(hypotheses, index, "hypotheses")
+        self.references = numbered(references, index, "references")
         self.texts = list(index)
         self.sources = list(sources or ()) if utility.needs_source or utility.takes_source else []
         self.reference_counts: IntArray = np.bincount(
@@ -257,37 +257,7 @@ class Lookup:
         )
 
 
-def score_aligned(
-    utility: Utility,
-    hypotheses: Sequence[str],
-    references: Sequence[str] | None,
-    sources: Sequence[str] | None,
-) -> FloatArray:
-    """Return (k,) scores of aligned lists; a metric that holds every pair's text at once is asked in parts."""
-    total = len(hypotheses)
-    for given, needed, name in ((references, "reference", "references"), (sources, "source", "sources")):
-        if given is None and getattr(utility, f"needs_{needed}"):
-            raise ValueError(f"utility {utility.name!r} needs {name}")
-    reads_sources = sources is not None and (utility.needs_source or utility.takes_source)
-    refs = references if references is not None and utility.needs_reference else [""] * total
-    srcs = sources if sources is not None and reads_sources else [""] * total
-    if not len(refs) == len(srcs) == total:
-        raise ValueError(
-            f"hypotheses, references and sources must be equally long, got {total}, {len(refs)} and {len(srcs)}"
-        )
-    step = utility.pairs_at_once or max(total, 1)
-    out = np.empty(total)
-    for start in range(0, total, step):
-        part = slice(start, start + step)
-        indexes: list[dict[str, int]] = [{}, {}, {}]
-        h, r, s = (_number(t[part], index, "texts") for t, index in zip((hypotheses, refs, srcs), indexes, strict=True))
-        unique = [list(index) for index in indexes]
-        scorer = Scorer(utility, unique[0], unique[1], unique[2] if reads_sources else None, np.bincount(r))
-        out[part] = scorer(h, r, s if reads_sources else None)
-    return out
-
-
-def _number(texts: Sequence[str], index: dict[str, int], name: str) -> IntArray:
+def numbered(texts: Sequence[str], index: dict[str, int], name: str) -> IntArray:
     """Number texts by `index`, which gets those that it does not have yet."""
     if isinstance(texts, str):
         raise TypeError(f"{name} is a single string: give a list of strings")

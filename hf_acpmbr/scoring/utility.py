@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
 from ..candidates import FloatArray, IntArray
 from ..config import describe, number, optional
 from .fingerprint import option_names, word
@@ -187,10 +189,33 @@ class Utility(ABC):
     def score(
         self, hypotheses: Sequence[str], references: Sequence[str] | None = None, sources: Sequence[str] | None = None
     ) -> FloatArray:
-        """Score aligned lists: (k,). Repeated pairs are computed once."""
-        from .engine import score_aligned
+        """Score aligned lists: (k,). Repeated pairs are computed once.
 
-        return score_aligned(self, hypotheses, references, sources)
+        A metric that holds the text of every pair at once (`pairs_at_once`) is asked in parts.
+        """
+        from .engine import Scorer, numbered
+
+        total = len(hypotheses)
+        for given, needed, name in ((references, "reference", "references"), (sources, "source", "sources")):
+            if given is None and getattr(self, f"needs_{needed}"):
+                raise ValueError(f"utility {self.name!r} needs {name}")
+        reads_sources = sources is not None and (self.needs_source or self.takes_source)
+        refs = references if references is not None and self.needs_reference else [""] * total
+        srcs = sources if sources is not None and reads_sources else [""] * total
+        if not len(refs) == len(srcs) == total:
+            raise ValueError(
+                f"hypotheses, references and sources must be equally long, got {total}, {len(refs)} and {len(srcs)}"
+            )
+        step = self.pairs_at_once or max(total, 1)
+        out = np.empty(total)
+        for start in range(0, total, step):
+            part = slice(start, start + step)
+            index: list[dict[str, int]] = [{}, {}, {}]
+            h, r, s = (numbered(t[part], i, "texts") for t, i in zip((hypotheses, refs, srcs), index, strict=True))
+            unique = [list(texts) for texts in index]
+            scorer = Scorer(self, unique[0], unique[1], unique[2] if reads_sources else None, np.bincount(r))
+            out[part] = scorer(h, r, s if reads_sources else None)
+        return out
 
     def as_metric(self) -> evaluate.Metric:
         """Return the `evaluate.Metric` whose compute() is this utility; importing evaluate takes seconds."""
