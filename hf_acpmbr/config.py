@@ -21,6 +21,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
 
@@ -308,7 +309,7 @@ class Registry(Generic[S]):
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
-    @property
+    @cached_property
     def base(self) -> type[S]:
         """The abstract class of this kind of stage."""
         found: type[S] = pkgutil.resolve_name(self._base)

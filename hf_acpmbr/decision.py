@@ -157,10 +157,6 @@ class Decision:
         twin.__dict__.update(fields)
         return twin
 
-    def list_best(self, k: int) -> None:
-        """Set how many `nbest()` lists if it is not told."""
-        object.__setattr__(self, "nbest_size", k)
-
     def nbest(self, k: int | None = None) -> list[Ranked]:
         """List the k best different candidates, best first (default: as many as were asked for, or all)."""
         k = optional(integer(1))("nbest", self.nbest_size if k is None else k)

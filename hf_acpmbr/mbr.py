@@ -219,8 +219,7 @@ class ACPMBR:
         if references is not None:
             raise ValueError("more= draws candidates that are pseudo-references as well: leave references out")
         (decision,) = self._decide_until_sure(Asking(Candidates.of(candidates), more), [source])
-        decision.list_best(_NBEST("nbest", nbest) or decision.nbest_size or 1)
-        return decision
+        return decision.changed(nbest_size=_NBEST("nbest", nbest) or decision.nbest_size or 1)
 
     def rerank_many(
         self,
@@ -240,9 +239,7 @@ class ACPMBR:
         nothing = [None] * len(candidates)
         pools = [Candidates.of(texts) for texts in candidates]
         decisions = self._decide_all(pools, sources or nothing, references or nothing)
-        for decision in decisions:
-            decision.list_best(listed or decision.nbest_size or 1)
-        return decisions
+        return [decision.changed(nbest_size=listed or decision.nbest_size or 1) for decision in decisions]
 
     def _decide_all(
         self,
