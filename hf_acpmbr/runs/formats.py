@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -65,11 +65,6 @@ class Format:
                 "rename the input's"
             )
         return cls(name, nbest, settings, getattr(args, "chat", False))
-
-    @property
-    def convert(self) -> Callable[[Path, Path], None] | None:
-        """Return the function that makes the file of finished lines; None if the lines are the file."""
-        return write_parquet if self.name == "parquet" else None
 
     def checked(self, items: Iterator[Item]) -> Iterator[Item]:
         """Yield the items; refuse fields that do not fit into one table before any work."""

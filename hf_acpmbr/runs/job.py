@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ..files import check_output, is_stream
 from ..mbr import ACPMBR
 from ..version import __version__
-from .formats import Format, Result, encoded_line
+from .formats import Format, Result, encoded_line, write_parquet
 from .inputs import Input, Record
 from .output import OutputFile
 from .shards import Share
@@ -74,12 +74,12 @@ class Job(Generic[Item]):
 
 def run_job(args: argparse.Namespace, work: Work[Item]) -> int:
     """Decide for all records, or for this process's share of them, into --output."""
-    share = _checked(args)
+    share, shared = _checked(args)
     source = work.open(args)
     if is_stream(args.output):
         _stream(args, source, work)
         return 0
-    if _shared(args, share) and not source.repeatable:
+    if shared and not source.repeatable:
         raise ValueError("several processes share a file: give --input FILE, since standard input is one process's")
     with ExitStack() as spooled:
         for lines in source.files:
@@ -100,13 +100,8 @@ def run_job(args: argparse.Namespace, work: Work[Item]) -> int:
     return 0
 
 
-def _shared(args: argparse.Namespace, share: Share) -> bool:
-    """Return whether other processes make parts of the file."""
-    return share.count > 1 or args.merge or args.ray is not None
-
-
-def _checked(args: argparse.Namespace) -> Share:
-    """Return this process's share, after refusing options that do not go together."""
+def _checked(args: argparse.Namespace) -> tuple[Share, bool]:
+    """Return this process's share, and whether others make parts too; refuse options that do not go together."""
     Format.of(args)
     if args.merge and (args.resume or args.shard is not None):
         raise ValueError("--merge makes no shards: leave out --resume and --shard")
@@ -118,14 +113,15 @@ def _checked(args: argparse.Namespace) -> Share:
         raise ValueError("--ray divides the file between its actors itself: leave out --shard, --merge and launchers")
     if args.ray_options and args.ray is None:
         raise ValueError("--ray-options are for --ray: leave them out")
+    shared = share.count > 1 or args.merge or args.ray is not None
     if is_stream(args.output):
-        if _shared(args, share):
+        if shared:
             raise ValueError("several processes share a file: give --output FILE, on a disk that all of them see")
         if args.resume:
             raise ValueError("--resume needs --output FILE: what went to standard output or a pipe cannot be resumed")
         if args.format == "parquet":
             raise ValueError("--format parquet needs --output FILE: a table is written when all rows are known")
-    return share
+    return share, shared
 
 
 def _stream(args: argparse.Namespace, source: Input[Item], work: Work[Item]) -> None:
@@ -162,7 +158,7 @@ class FileRun(Generic[Item]):
         self.size = min(max(batches, 1), _MOST) * work.batch_size
         options = {key: value for key, value in vars(args).items() if key not in _NOT_NOTED}
         about = {"input": self.digests, "options": options, "lines_per_shard": self.size}
-        count, convert = -(-records // self.size), self.format.convert
+        count, convert = -(-records // self.size), write_parquet if self.format.name == "parquet" else None
         self.output = OutputFile(args.output, share, count, about, resume=args.resume, convert=convert)
         self.summary = Summary()
         self._shard = count  # that is being read
@@ -204,7 +200,9 @@ class FileRun(Generic[Item]):
             with self.progress(missing) as bar:
                 for shard in missing:
                     output.put(shard, self.lines_of(job, shard, bar), self.records_in([shard]))
-            self.check_unchanged()
+            self._shard = output.count  # so the rest of the input is read and not taken
+            if self._next_batch() or self.source.digests != self.digests:
+                raise InputChanged(self.args)
         except InputChanged:
             for shard in missing:  # they may be of either content
                 output.shards.discard(shard)
@@ -228,12 +226,6 @@ class FileRun(Generic[Item]):
             if bar is not None:
                 bar.update(len(batch))
         return b"".join(map(encoded_line, lines))
-
-    def check_unchanged(self) -> None:
-        """Read the input to its end, and refuse it if it is not what was checked."""
-        self._shard = self.output.count
-        if self._next_batch() or self.source.digests != self.digests:
-            raise InputChanged(self.args)
 
     def _next_batch(self) -> list[Record[Item]]:
         """Read the next batch of the shard; [] at the end of the input."""
