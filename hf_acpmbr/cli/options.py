@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -241,34 +240,28 @@ def build_mbr(args: argparse.Namespace, tokenizer: Tokenizer | None = None, **fl
         if key in keywords:
             raise ValueError(f"{key} is given twice: by --set and by --{key.replace('_', '-')}")
         keywords[key] = value
-    target, distilled = _target(args, keywords), list(args.distilled)
-    if isinstance(args.recipe, Recipe) and not distilled:
-        distilled = [spec.to_dict() for spec in args.recipe.distilled]
-    chosen = keywords.get("decoder")
-    name = chosen.get("name") if isinstance(chosen, dict) else chosen
-    if name in DECODERS and "guide" in DECODERS.get(str(name)).needs and not distilled:
+    recipe = args.recipe if isinstance(args.recipe, Recipe) else None
+    given = keywords.get("decoder", None if recipe is None else recipe.decoder)
+    decoder = None if given is None else DECODERS.check("decoder", given)
+    guided = args.distilled or (recipe is not None and recipe.distilled)
+    if decoder is not None and "guide" in decoder.needs and not guided:
+        name = decoder.name
         raise ValueError(f"{name} needs a distilled utility: --distilled NAME (auto: the one known for the target)")
+    target: dict[str, object] | None = None
+    if args.target is not None:
+        target = {"name": args.target}
+    elif recipe is not None and recipe.target is not None:
+        target = dict(recipe.target.to_dict())
+    elif decoder is None or "target" in decoder.needs:
+        target = {"name": DEFAULT_TARGET}
+    elif args.target_option:
+        raise ValueError("--target-option without --target, and the decoder needs no target: leave it out")
     return ACPMBR(
         tokenizer,
-        target=target,
-        distilled=distilled,
+        target=None if target is None else {**target, **args.target_option},
+        distilled=list(args.distilled),
         recipe=args.recipe,
         seed=args.seed,
         trust_remote_code=args.trust_remote_code,
         **keywords,
     )
-
-
-def _target(args: argparse.Namespace, keywords: Mapping[str, object]) -> dict[str, object] | None:
-    """Return the target with its options; chrF if none is named and the decoder needs one."""
-    recipe = args.recipe if isinstance(args.recipe, Recipe) else None
-    if args.target is not None:
-        return {"name": args.target, **args.target_option}
-    if recipe is not None and recipe.target is not None:
-        return {**recipe.target.to_dict(), **args.target_option}
-    decoder = keywords.get("decoder", None if recipe is None else recipe.decoder)
-    if decoder is not None and "target" not in DECODERS.check("decoder", decoder).needs:
-        if args.target_option:
-            raise ValueError("--target-option without --target, and the decoder needs no target: leave it out")
-        return None
-    return {"name": DEFAULT_TARGET, **args.target_option}

@@ -104,7 +104,7 @@ class Workbench:
         yield f"drawing {form.candidates} samples and deciding" if draws else "deciding"
         with interruptible(cancelled):
             if draws:
-                beam = self._beam(form)
+                _, (beam,) = self._generate(form, num_beams=_BEAMS, do_sample=False)
                 output, _ = self._generate(form, custom_generate=mbr, sources=[form.source])
                 decision, drawing = output.decisions[0], (output.model_rows, output.seconds["sampling"])
             else:
@@ -120,20 +120,16 @@ class Workbench:
         with interruptible(cancelled):
             return replace(analysis, others=tuple(other_choices(analysis, beam, self.offer)))
 
-    def _generate(self, form: Form, **options: Any) -> tuple[Any, int]:
-        """Call `model.generate` on the form's source; also return how many tokens of the prompt the output repeats."""
+    def _generate(self, form: Form, **options: Any) -> tuple[Any, list[str]]:
+        """Call `model.generate` on the form's source; return its output, and the texts in it."""
         model, tokenizer, _ = self.model(form.model)
         languages = set_languages(tokenizer, form.source_language or None, form.target_language or None)
         inputs = Prompting(self.offer.prompt, self.offer.chat).encode(tokenizer, [form.source], model)
         size = inputs["input_ids"].shape[1]
         options |= {"max_new_tokens": min(2 * size + 20, self.limits.new_tokens), "return_dict_in_generate": True}
-        return model.generate(**inputs, **languages, **options), 0 if model.config.is_encoder_decoder else size
-
-    def _beam(self, form: Form) -> str:
-        """Translate by beam search."""
-        output, skipped = self._generate(form, num_beams=_BEAMS, do_sample=False)
-        tokenizer = self.model(form.model).tokenizer
-        return tokenizer.batch_decode(output.sequences[:, skipped:], skip_special_tokens=True)[0]
+        output: Any = model.generate(**inputs, **languages, **options)
+        new = output.sequences if model.config.is_encoder_decoder else output.sequences[:, size:]
+        return output, tokenizer.batch_decode(new, skip_special_tokens=True)
 
 
 def method_name(recipe: Recipe) -> str:
