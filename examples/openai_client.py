@@ -1,6 +1,7 @@
 """OpenAI's client with MBR behind it; needs openai and the extra serve. Only the base_url is another one.
 
 python examples/openai_client.py                                          # starts acpmbr serve with the embedded model
+python examples/openai_client.py --until-sure 128     # MBR runs here, and asks for samples until its choice is sure
 python examples/openai_client.py --base-url http://127.0.0.1:8080/v1 --model NAME --requests 200 --at-once 8
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import re
 import statistics
 import subprocess
@@ -17,6 +19,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from openai import OpenAI
+
+from hf_acpmbr import ACPMBR
 
 SENTENCES = ["Good morning!", "Where is the station?", "Tom is reading a book.", "It is raining.", "See you soon."]
 
@@ -44,7 +48,22 @@ def main() -> None:
     parser.add_argument("--best-of", type=int, default=32, help="texts drawn per request")
     parser.add_argument("--requests", type=int, default=5)
     parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--until-sure", type=int, help="draw until MBR by chrF is sure, at most this number of texts")
     args = parser.parse_args()
+
+    def sample(seed: int) -> str:
+        answer = client.chat.completions.create(
+            model=args.model,
+            messages=[{"role": "user", "content": args.prompt.replace("{source}", SENTENCES[0])}],
+            seed=seed,
+            max_tokens=48,
+            extra_body={"best_of": 1},  # acpmbr serve returns the best of best_of texts: of one that is a sample
+        )
+        return answer.choices[0].message.content or ""
+
+    def more(n: int) -> list[str]:
+        with ThreadPoolExecutor(args.at_once) as pool:
+            return list(pool.map(sample, itertools.islice(seeds, n)))
 
     def send(number: int) -> tuple[str, float]:
         source = SENTENCES[number % len(SENTENCES)]
@@ -62,6 +81,12 @@ def main() -> None:
 
     with contextlib.nullcontext(args.base_url) if args.base_url else started() as url:
         client, start = OpenAI(base_url=url, api_key="none"), time.perf_counter()
+        if args.until_sure:
+            seeds = itertools.count()
+            mbr = ACPMBR(target="chrf", num_candidates="auto", max_candidates=args.until_sure)
+            decision = mbr.rerank(more(32), more=more)
+            print(f"{SENTENCES[0]} → {decision.text}  ({decision.status})")
+            return
         with ThreadPoolExecutor(args.at_once) as pool:
             answers = list(pool.map(send, range(args.requests)))
         total = time.perf_counter() - start

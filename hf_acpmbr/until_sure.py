@@ -21,7 +21,7 @@ from .sampling.base import Sampler
 from .scoring import Source, Utility, decide_together
 
 # Draws of the first part: fewer say too little of the upper tail, and easy sources need no more.
-_FIRST_DRAWS = 32
+_FIRST_DRAWS = 64
 
 
 class Growing(ABC):

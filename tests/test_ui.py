@@ -20,7 +20,7 @@ from hf_acpmbr import ACPMBR, Recipe
 from hf_acpmbr.cli import ui as command
 from hf_acpmbr.differences import highlighted
 from hf_acpmbr.ui.analysis import Analysis, Workbench, fast, other_choices
-from hf_acpmbr.ui.session import OPENING, PASTE, Cancelled, Form, Jobs, Limits, Offer
+from hf_acpmbr.ui.session import NO_GUIDE, OPENING, PASTE, Cancelled, Form, Jobs, Limits, Offer
 from hf_acpmbr.ui.views import (
     candidates_columns,
     candidates_table,
@@ -148,6 +148,18 @@ def test_status_and_rounds_agree(analysis: Analysis) -> None:
     went = " → ".join(map(str, analysis.decision.rounds))
     assert went in picture
     assert went in headline(analysis)
+
+
+def test_drawing_until_sure_says_how_many_and_why(workbench: Workbench) -> None:
+    form = Form(SOURCE, candidates=80, until_sure=True, guide=NO_GUIDE, score_all=False)
+    shown = value_of(workbench.analyse(form))
+    draws = shown.decision.draws
+    assert draws is not None
+    assert draws.most == 80
+    why = "all 80 draws taken" if draws.drawn == 80 else f"{draws.drawn} of at most 80 draws, expected loss below"
+    assert f"Drawing ended: {why}" in headline(shown)
+    with pytest.raises(ValueError, match="states none"):
+        value_of(workbench.analyse(replace(form, recipe="fast")))
 
 
 def test_a_decoder_that_completes_nothing_shows_no_completion(workbench: Workbench, analysis: Analysis) -> None:

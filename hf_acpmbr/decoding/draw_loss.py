@@ -39,9 +39,9 @@ _WORLDS = 200
 _SPLITS = 40
 # The part of the stated loss that may be lost in the choice among the candidates there are. It uses far less of it.
 _POOL_SHARE = 0.4
-# Of a step from n draws to the next number: below √2 the same prefixes are computed again and again, and above 3 the
+# Of a step from n draws to the next number: below √2 the same prefixes are computed again and again, and above 4 the
 # forecast is a guess. When nearly all draws are needed, all are taken.
-_LEAST_STEP, _MOST_STEP = math.sqrt(2), 3.0
+_LEAST_STEP, _MOST_STEP = math.sqrt(2), 4.0
 _NEARLY_ALL = 0.8
 
 

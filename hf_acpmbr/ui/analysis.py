@@ -101,7 +101,7 @@ class Workbench:
         guides = tuple(self.utility(spec.name) for spec in recipe.distilled)
         tokenizer = self.model(form.model).tokenizer if draws else None
         mbr = ACPMBR(tokenizer, target=target, distilled=list(guides), recipe=recipe)
-        yield f"drawing {form.candidates} samples and deciding" if draws else "deciding"
+        yield f"drawing {'at most ' * form.until_sure}{form.candidates} samples and deciding" if draws else "deciding"
         with interruptible(cancelled):
             if draws:
                 _, (beam,) = self._generate(form, num_beams=_BEAMS, do_sample=False)

@@ -158,6 +158,8 @@ class Page:
                 label = "Weight of the log-probability, in the metric's units per nat (chrF: 1 to 1.5)"
                 form["logprob_weight"] = gr.Number(start.logprob_weight, label=label, minimum=0, step=0.005)
                 form["add_beam"] = gr.Checkbox(start.add_beam, label="The model's own output is a candidate too")
+                label = "Draw until sure, at most that number of samples"
+                form["until_sure"] = gr.Checkbox(start.until_sure, label=label, elem_id="until_sure")
             label = "Score all pairs too: full MBR and the true quality"
             form["score_all"] = gr.Checkbox(start.score_all, label=label)
         if set(_LANGUAGES) <= set(self.languages):

@@ -67,6 +67,7 @@ class Form:
     score_all: bool = True  # also score all pairs, for full MBR and the true quality
     logprob_weight: float = 0  # of the log-probability in the choice, in the target's units
     add_beam: bool = False  # the model's own output joins the candidates
+    until_sure: bool = False  # `candidates` is how many samples at most
 
     def check(self, offer: Offer, limits: Limits) -> None:
         """Refuse what the offer and the limits do not allow, and say what to change."""
@@ -114,7 +115,11 @@ class Form:
             distilled=[] if self.guide == NO_GUIDE else [self.guide],
             decoder=None if self.decoder == OF_THE_RECIPE else self.decoder,
             seed=self.seed,
-            num_candidates=self.candidates,
+            **(
+                {"num_candidates": "auto", "max_candidates": self.candidates}
+                if self.until_sure and self.mode == DRAW
+                else {"num_candidates": self.candidates}
+            ),
             **({"scores_per_row": self.scores} if self.scores else {}),
             **({"logprob_weight": self.logprob_weight} if self.logprob_weight else {}),
             **({"add_beam": True} if self.add_beam else {}),

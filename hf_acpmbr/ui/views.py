@@ -24,14 +24,15 @@ _DOTS = (6, 22)  # their smallest and largest diameter in it, in pixels
 def headline(analysis: Analysis) -> str:
     """Say in one line what was scored, what it cost, how it went and what the choice may lose."""
     decision, n = analysis.decision, len(analysis.candidates)
+    ended = "" if decision.draws is None else f" Drawing ended: {decision.status.rpartition('; ')[2]}."
     if decision.exact:
-        return f"{analysis.method} took all {n * n:,} pairs: this is full MBR."
+        return f"{analysis.method} took all {n * n:,} pairs: this is full MBR.{ended}"
     said = f"{called(decision.calls)} calls instead of {n * n:,}, {_cost(analysis, decision.calls)} of full MBR's cost"
     went = f", in rounds of {_went(analysis)} candidates" if decision.rounds else ""
     loses = ""
     if decision.expected_regret is not None:
         loses = f". It expects to lose {_percent(decision.expected_regret, analysis.target)} of 100 against full MBR"
-    return f"{analysis.method}: {said}{went}{loses}."
+    return f"{analysis.method}: {said}{went}{loses}.{ended}"
 
 
 def _went(analysis: Analysis) -> str:

@@ -142,3 +142,10 @@ def test_openai_client(tmp_path: Path) -> None:
     assert "Where is the station? → Wo ist der Bahnhof?" in out
     assert out.count("different of 8)") == 5
     assert "5 requests, 4 at a time: " in out
+
+
+@needs("openai")
+def test_openai_client_draws_until_sure(tmp_path: Path) -> None:
+    out = start("openai_client.py", "--until-sure", "80", cwd=tmp_path)
+    assert "Good morning! → Guten Morgen!" in out
+    assert re.search(r"64 of at most 80 draws, expected loss below 0.1 in all|all 80 draws taken", out)
