@@ -131,12 +131,7 @@ def answer(path: str, asked: Asked, drawn: Drawn, decision: Decision) -> Respons
         "signature": decision.signature,
     }
     name, kind = ("chatcmpl", "chat.completion") if path == CHAT else ("cmpl", "text_completion")
-    about = {
-        "id": f"{name}-{uuid.uuid4().hex}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": drawn.model,
-    }
+    about = {"id": f"{name}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": drawn.model}
     if not asked.stream:
         return as_json({**about, "choices": choices, "usage": drawn.usage, "mbr": mbr})
     if path == CHAT:
