@@ -21,7 +21,7 @@ from .recipe import Recipe, utility_specs
 from .sampling import Request, Samples
 from .sampling.base import Sampler
 from .scoring import Source, Utility, UtilityLike, decide_together
-from .until_sure import Asking, Drawing, Growing, decide_until_sure, stated_loss
+from .until_sure import Asking, Drawing, decide_until_sure, stated_loss
 
 if TYPE_CHECKING:
     import torch
@@ -253,7 +253,7 @@ class ACPMBR:
         return decide_together(started, joined=self._joins_sources)
 
     def _decide_until_sure(
-        self, pools: Growing, sources: Sequence[str | None], context: Mapping[str, object] | None = None
+        self, pools: Asking | Drawing, sources: Sequence[str | None], context: Mapping[str, object] | None = None
     ) -> list[Decision]:
         def start(k: int, pool: Candidates, part: Part) -> Source[Decision]:
             return self._start(pool, source=sources[k], context=context, part=part)

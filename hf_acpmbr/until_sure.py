@@ -9,7 +9,6 @@ drawn, as many as the loss is forecast to need. Scores are kept, and the draws a
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from .candidates import Candidates
@@ -24,30 +23,17 @@ from .scoring import Source, Utility, decide_together
 _FIRST_DRAWS = 64
 
 
-class Growing(ABC):
-    """Candidates of S sources, of which more can be had.
-
-    Attributes:
-        first: how many draws of a source there are before any is asked for.
-        grain: every number of draws is a multiple of it.
-    """
-
-    first = 0
-    grain = 1
-
-    @abstractmethod
-    def grow(self, wanted: Mapping[int, int]) -> dict[int, Candidates]:
-        """Bring each of these sources, by its number, to a number of draws, and return all its candidates."""
-
-
-class Asking(Growing):
+class Asking:
     """The candidates of one source, and a function that draws n more of them."""
+
+    grain = 1
 
     def __init__(self, candidates: Candidates, more: Callable[[int], Texts]) -> None:
         self._pool, self._more = candidates, more
         self.first = candidates.total
 
     def grow(self, wanted: Mapping[int, int]) -> dict[int, Candidates]:
+        """Bring the source to a number of draws, and return all its candidates."""
         if (missing := wanted[0] - self._pool.total) > 0:
             drawn = Candidates.of(self._more(missing))
             if drawn.total < missing:
@@ -56,7 +42,7 @@ class Asking(Growing):
         return {0: self._pool}
 
 
-class Drawing(Growing):
+class Drawing:
     """Samples of every source of a request.
 
     Args:
@@ -64,8 +50,11 @@ class Drawing(Growing):
         beams: of the search whose output is added to the samples of each source; False adds none.
 
     Attributes:
+        grain: every number of draws is a multiple of it.
         seconds: spent on drawing so far.
     """
+
+    first = 0
 
     def __init__(
         self,
@@ -92,6 +81,7 @@ class Drawing(Growing):
         return sum(samples.model_rows for samples in [*self._drawn.values(), *self._outputs])
 
     def grow(self, wanted: Mapping[int, int]) -> dict[int, Candidates]:
+        """Bring each of these sources, by its number, to a number of draws, and return all its candidates."""
         start = time.perf_counter()
         if self._beams and not self._outputs:
             from .sampling.loops import own_outputs
@@ -109,7 +99,7 @@ class Drawing(Growing):
 
 
 def decide_until_sure(
-    pools: Growing,
+    pools: Asking | Drawing,
     start: Callable[[int, Candidates, Part], Source[Decision]],
     bound: float,
     sources: int,
