@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...candidates import FloatArray, IntArray
 
-_SWEEPS, _STEPS, _PRECISION = 2, 50, 1e-8
+_SWEEPS, _STEPS = 2, 4
 # Candidates differ at least this share of what their means vary.
 _LEAST_ROWS = 0.02
 _TINY = 1e-18
@@ -56,7 +55,7 @@ class RaggedScores:
         """Return it with more scores; with them every candidate must have a prefix again."""
         rows = np.concatenate([self.rows, rows])
         places = np.concatenate([self.places, places])
-        order = np.lexsort((places, rows))
+        order = np.argsort(rows * (1 + places.max(initial=0)) + places, kind="stable")  # merges what is sorted
         depth = np.bincount(rows, minlength=len(self.depth))
         return RaggedScores(depth, rows[order], places[order], np.concatenate([self.values, values])[order])
 
@@ -104,9 +103,18 @@ class Effects:
 
     @classmethod
     def fit(
-        cls, scores: RaggedScores, values: FloatArray, own: IntArray, before: Effects | None, sweeps: int = _SWEEPS
+        cls,
+        scores: RaggedScores,
+        values: FloatArray,
+        own: IntArray,
+        before: Effects | None,
+        sweeps: int = _SWEEPS,
+        steps: int = _STEPS,
     ) -> Effects:
-        """Fit by a few sweeps, starting from the effects of before."""
+        """Fit by a few sweeps over effects, means and variances, starting from the effects of before.
+
+        Each sweep takes the variances as known and solves the mixed model's equations by steps of backfitting.
+        """
         depth, rows, places = scores.depth, scores.rows, scores.places
         n, width, seen = len(depth), int(depth.max()), depth > 0
         itself = places == own[rows]
@@ -122,24 +130,22 @@ class Effects:
             column_ridge = noise / max(now.of_columns, _TINY * noise)
             row_sum = np.bincount(rows, filled - now.mean, n)
             column_sum = np.bincount(places, filled - now.mean, width)
-            shrunk = np.where(seen, 1 / (per_row + row_ridge), 0.0)
-            shared = np.cumsum(np.bincount(depth, shrunk, width + 1)[::-1])[::-1][1:]
-            taken = np.cumsum(np.bincount(depth, shrunk * row_sum, width + 1)[::-1])[::-1][1:]
-            column = _solve(per_column + column_ridge, shared, column_sum - taken, column)
+            for _ in range(steps):
+                effect = (row_sum - np.append(0.0, np.cumsum(column))[depth]) / (per_row + row_ridge)
+                left = column_sum - np.bincount(places, effect[rows], width)
+                column = left / (per_column + column_ridge)
+            mean = now.mean + float(column.mean())  # the equations leave none; a guide's slope may have changed
+            of_columns = max(float((np.square(left / per_column) - noise / per_column).mean()), 0.0)
+            column = column - column.mean()
             total = np.append(0.0, np.cumsum(column))[depth]
-            effect = shrunk * (row_sum - total)
-            row = np.where(seen, now.mean + (row_sum - total) / per_row, now.mean)
-            left = (filled - row[rows] - column[places])[~itself]
-            degrees = max(len(left) - int(seen.sum()) - int((per_column > 1).sum()), 1)
-            noise = float(left @ left) / degrees
-            alone = (column_sum - np.cumsum(np.bincount(depth, effect, width + 1)[::-1])[::-1][1:]) / per_column
-            of_columns = float((np.square(alone) - noise / per_column).mean())
+            row = mean + np.where(seen, (row_sum + depth * (now.mean - mean) - total) / per_row, 0.0)
+            residual = (filled - row[rows] - column[places])[~itself]
+            degrees = max(len(residual) - int(seen.sum()) - int((per_column > 1).sum()), 1)
+            noise = float(residual @ residual) / degrees
             error, varied = noise / per_row[seen], float(row[seen].var())
             of_rows = max(varied - float(error.mean()), _LEAST_ROWS * varied)
             mean = float(np.average(row[seen], weights=1 / (of_rows + error + _TINY)))
-            shift = float(column.mean())  # the equations leave none; where a guide's slope has changed, sweeps would
-            row, column, mean = row + shift, column - shift, mean + shift
-            now = cls(row, column, mean, noise, of_rows, max(of_columns, 0.0))
+            now = cls(row, column, mean, noise, of_rows, of_columns)
         return now
 
     def times(self, slope: float) -> Effects:
@@ -156,34 +162,3 @@ def _start(scores: RaggedScores, values: FloatArray, itself: npt.NDArray[np.bool
     row = mean + np.bincount(rows, left, n) / np.maximum(np.bincount(rows, minlength=n), 1)
     variance = float(left.var()) if len(left) else 0.0
     return Effects(row, column, mean, variance, variance, float(column.var()) + variance)
-
-
-def _solve(
-    diagonal: npt.NDArray[Any], shared: npt.NDArray[Any], right: npt.NDArray[Any], start: npt.NDArray[Any]
-) -> FloatArray:
-    """Solve (diag(diagonal) − S) x = right with S_kl = shared[max(k, l)], by conjugate gradients.
-
-    S is what two columns share through the candidates that have both: since each has a prefix, those that have the
-    later one. So a product with S is two cumulative sums.
-    """
-
-    def product(x: FloatArray) -> FloatArray:
-        later = np.cumsum((shared * x)[::-1])[::-1] - shared * x
-        return np.asarray(diagonal * x - shared * np.cumsum(x) - later)
-
-    x = start.copy()
-    left = right - product(x)
-    scaled = left / diagonal
-    direction, size = scaled, float(left @ scaled)
-    enough = _PRECISION * float(right @ (right / diagonal))
-    for _ in range(_STEPS):
-        if size <= enough:
-            break
-        moved = product(direction)
-        step = size / float(direction @ moved)
-        x = x + step * direction
-        left = left - step * moved
-        scaled = left / diagonal
-        before, size = size, float(left @ scaled)
-        direction = scaled + size / before * direction
-    return x

@@ -36,8 +36,6 @@ _LEAST_OF_BEST = 0.02
 _RIVAL, _COLUMNS = 0.05, 6.0
 # A stop needs a probability of at most 5% that the loss is above the bound, and not only its mean below.
 _RISK = 0.05
-# A stated loss never falls to less than this share of the one before: small ones come by chance.
-_FALL = 0.3
 # Variances are taken to be smaller than they look if estimates move less than they should, at most to 0.3. That rests
 # on 8 moves as expected and at most 16 of a round, each of which counts 0.6 as much a round later.
 _LEAST_TRUST, _EXPECTED_MOVES, _FADE, _MOST_MOVES, _FARTHEST = 0.5, 8.0, 0.6, 16, 9.0
@@ -80,8 +78,8 @@ class Race:
             problem.references.weights, ties, candidate, random, 0 if states_loss else _HEAVIEST, problem.came
         )
         self.own = self.columns.place_of_own(self.n)
-        self.random = np.random.default_rng(problem.seed_for(1))
-        self.shuffled = np.argsort(self.random.random(self.n)[self.by_text])
+        shuffling = np.random.default_rng(problem.seed_for(1))
+        self.shuffled = np.argsort(shuffling.random(self.n)[self.by_text])
         self.levels = _levels(self.m)
         self.unit = 1.0
         self.scores = RaggedScores.none(self.n)
@@ -264,16 +262,18 @@ class Race:
         if guide is not None:
             self._effects.append(guide.fit(self.own).times(guide.slope))
         self._profile()
+        # Where a loss is stated, a guide is what explains scores and no more: likely means of a guide that is wrong
+        # about the best hide it.
         known = [self.problem.candidates.features]
-        known += [each.fit(self.own).row[:, None] for each in self.guides if each.scores.depth.all()]
+        if not self.states_loss:
+            known += [each.fit(self.own).row[:, None] for each in self.guides if each.scores.depth.all()]
         features = np.column_stack([_standard(each) for each in known])
+        added = self.bonus + self.known
 
         def believed(leader: int) -> Beliefs:
-            return believe(
-                parts, self._effects, self.columns, self.own, features, self.bonus + self.known, leader, self._trust
-            )
+            return believe(parts, self._effects, self.columns, self.own, features, added, leader, self._trust)
 
-        row = np.sum([effect.row for effect in self._effects], axis=0) + self.bonus + self.known
+        row = np.sum([effect.row for effect in self._effects], axis=0) + added
         beliefs = believed(self._best(row) if self.beliefs.leader < 0 else self.beliefs.leader)
         for _ in range(3):
             best = self._best(beliefs.mean)
@@ -333,9 +333,8 @@ class Race:
         if least > bound and not always:
             self.regret, self.risk = least, 1.0
             return
-        lost, worse, self.risk = self.beliefs.outlook(self.random, bound / self.unit)
-        before = 0.0 if math.isinf(self.regret) else self.regret
-        self.regret, self.confidence = max(self.unit * lost, _FALL * before), 1.0 - worse
+        lost, worse, self.risk = self.beliefs.outlook(bound / self.unit)
+        self.regret, self.confidence = self.unit * lost, 1.0 - worse
 
     def settled(self, bound: float) -> bool:
         """Whether the loss is small enough, as far as is known."""
