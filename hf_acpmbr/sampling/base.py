@@ -193,25 +193,14 @@ class Automatic(DrawingSampler):
         return self._chosen(request).grain(request)
 
     def _chosen(self, request: Request) -> Sampler:
-        reason = self.obstacle(request)
+        from .probe import obstacle
+
+        reason = obstacle(request)
         if reason is not None:
             _announce(self.max_rows, reason)
         kind: type[Any] = SAMPLERS.get("prefix-sharing" if reason is None else "chunked")
         chosen: Sampler = kind(truncation=self.truncation, max_rows=self.max_rows)
         return chosen
-
-    def obstacle(self, request: Request) -> str | None:
-        """Say why prefix sharing cannot serve this request exactly; None if it can."""
-        from .probe import obstacle
-        from .processors import row_keyed
-
-        if keyed := row_keyed(request.logits_processor):
-            return f"processors that depend on the batch row: {', '.join(keyed)}"
-        if request.model.config.model_type == "blt":
-            return "a cache that grows with patches of bytes"
-        if "cache_params" in request.model_kwargs:
-            return "a recurrent state instead of a key/value cache"
-        return obstacle(request)
 
 
 @functools.cache  # one line per reason, not one per batch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,6 +73,20 @@ def rows_together(request: Request) -> int | None:
     return sys.maxsize if encoded else 1
 
 
+def _repeat_images(request: Request, kwargs: Mapping[str, object], rows: int) -> None:
+    """Repeat the features of one source's images, in place, where transformers did not.
+
+    It repeats `pooler_output` alone, and takes one of (tokens, width) for one image per token.
+    """
+    given: Any = request.model_kwargs.get("mm_encoder_outputs") or {}
+    repeated: Any = kwargs.get("mm_encoder_outputs") or {}
+    for kind, output in repeated.items():
+        name = "last_hidden_state" if output.get("pooler_output") is None else "pooler_output"
+        features = output[name]
+        if isinstance(features, torch.Tensor) and features.shape == given[kind][name].shape:
+            output[name] = torch.cat([features] * rows)
+
+
 def run_loop(
     method: str,
     request: Request,
@@ -94,8 +109,11 @@ def run_loop(
         ids, kwargs = model._expand_inputs_for_generation(
             rows, model.config.is_encoder_decoder, request.input_ids, **kwargs
         )
+        if len(request.keys) == 1 < rows:
+            _repeat_images(request, kwargs, rows)
     else:
         which = Rows(np.full(rows, source, dtype=np.int64))
+        which.one = None  # copies instead of views, as transformers makes: some models write into them
         ids, kwargs = which.pick(request.input_ids).contiguous(), divided(kwargs, which, len(request.keys))
     kwargs |= {name: fresh_cache(request, name) for name in _CACHES if request.model_kwargs.get(name) is not None}
     device = request.input_ids.device

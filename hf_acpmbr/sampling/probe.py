@@ -25,7 +25,7 @@ from transformers import (
 from .base import Request
 from .generation_mixin import prepares_as_all, run_loop
 from .prefix_sharing.forward import SUPPORTED_LAYERS, Forward, PrefixCache
-from .processors import for_rows
+from .processors import for_rows, row_keyed
 from .rows import Rows
 
 # A model that prepares its steps as all do, is given no more than these and keeps no other cache is exact as it is.
@@ -37,12 +37,24 @@ _ROUNDING_OF_HALVES = 0.05
 _LEAVES = 3  # prefixes of a source that nothing continues
 _STEPS = 3  # a cache is reordered, forked, and grown after that
 
+# What a family keeps between steps that prefixes cannot share.
+_STATES = {
+    "blt": "a cache that grows with patches of bytes",
+    "moonshine_streaming": "encoder outputs that every pass changes in place",
+}
+
 _FOUND: dict[object, str | None] = {}  # per kind of request; a process tries once
 
 
 def obstacle(request: Request) -> str | None:
-    """Say why prefix sharing is not exact for this model and its arguments; None if it is."""
+    """Say why prefix sharing cannot serve this request exactly; None if it can."""
+    if keyed := row_keyed(request.logits_processor):
+        return f"processors that depend on the batch row: {', '.join(keyed)}"
+    if request.model.config.model_type in _STATES:
+        return _STATES[request.model.config.model_type]
     given = {name: value for name, value in request.model_kwargs.items() if value is not None}
+    if "cache_params" in given:
+        return "a recurrent state instead of a key/value cache"
     cache, positions = given.get("past_key_values"), given.get("position_ids")
     parts = _parts(cache)
     if any(getattr(part, "offloading", False) for part in parts):

@@ -15,6 +15,7 @@ from hf_acpmbr.sampling import SAMPLERS, Truncation
 from hf_acpmbr.sampling.base import Automatic, _announce
 from hf_acpmbr.sampling.loops import BeamSearch, Chunked
 from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
+from hf_acpmbr.sampling.probe import obstacle
 from tests.models import EOS, tiny_model
 from tests.sampling.enumeration import enumerate_sequences
 from tests.sampling.requests import SOURCES, batch, request
@@ -118,7 +119,7 @@ def test_row_keyed_processors_choose_chunks_and_say_so(
 
 def test_automatic_choice_is_prefix_sharing_where_it_is_exact() -> None:
     asked = request(tiny_model("llama"), SOURCES, max_new_tokens=4)
-    assert Automatic().obstacle(asked) is None
+    assert obstacle(asked) is None
     left, right = (SAMPLERS.build(name).sample(asked, 20) for name in ("auto", "prefix-sharing"))
     assert [x.token_ids for x in left] == [x.token_ids for x in right]
 

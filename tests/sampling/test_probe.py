@@ -12,6 +12,8 @@ from transformers import BertConfig, BertLMHeadModel, DynamicCache, LlamaForCaus
 
 from hf_acpmbr.sampling import probe
 from hf_acpmbr.sampling.base import Automatic
+from hf_acpmbr.sampling.prefix_sharing import PrefixSharing
+from hf_acpmbr.sampling.probe import obstacle
 from tests.models import tiny_model
 from tests.sampling.requests import SOURCES, request
 
@@ -55,14 +57,19 @@ def of_class(kind: type[LlamaForCausalLM]) -> Any:
 
 
 def test_a_state_that_does_not_follow_its_prefix_is_found() -> None:
-    reason = Automatic().obstacle(request(of_class(Forgetful), SOURCES, max_new_tokens=6))
+    reason = obstacle(request(of_class(Forgetful), SOURCES, max_new_tokens=6))
     assert reason is not None
     assert "Forgetful, whose next tokens differ on shared prefixes" in reason
 
 
+def test_prefix_sharing_that_would_be_wrong_is_refused_when_asked_for_by_name() -> None:
+    with pytest.raises(ValueError, match="sampler='prefix-sharing' would be wrong here, because of Forgetful"):
+        PrefixSharing().sample(request(of_class(Forgetful), SOURCES, max_new_tokens=6), 4)
+
+
 def test_a_method_of_its_own_that_changes_nothing_is_no_obstacle() -> None:
-    assert Automatic().obstacle(request(of_class(Renamed), SOURCES, max_new_tokens=6)) is None
-    assert Automatic().obstacle(request(of_class(Renamed), SOURCES[:1], max_new_tokens=1)) is None
+    assert obstacle(request(of_class(Renamed), SOURCES, max_new_tokens=6)) is None
+    assert obstacle(request(of_class(Renamed), SOURCES[:1], max_new_tokens=1)) is None
 
 
 def test_what_cannot_run_on_prefixes_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +78,7 @@ def test_what_cannot_run_on_prefixes_is_said(monkeypatch: pytest.MonkeyPatch) ->
 
     model = of_class(Renamed)
     monkeypatch.setattr(model, "_update_model_kwargs_for_generation", refuse)
-    reason = Automatic().obstacle(request(model, SOURCES, max_new_tokens=6))
+    reason = obstacle(request(model, SOURCES, max_new_tokens=6))
     assert reason is not None
     assert "Renamed, which cannot be run on shared prefixes (KeyError" in reason
 
@@ -80,11 +87,11 @@ def test_a_model_is_tried_once_and_a_plain_one_never(monkeypatch: pytest.MonkeyP
     tried: list[object] = []
     monkeypatch.setattr(probe, "_difference", lambda asked, steps: tried.append(asked.model) or None)
     for _ in range(3):
-        Automatic().obstacle(request(tiny_model("llama"), SOURCES, max_new_tokens=6))
-        Automatic().obstacle(request(tiny_model("m2m100"), SOURCES, max_new_tokens=6))
+        obstacle(request(tiny_model("llama"), SOURCES, max_new_tokens=6))
+        obstacle(request(tiny_model("m2m100"), SOURCES, max_new_tokens=6))
     assert not tried
     for _ in range(3):
-        Automatic().obstacle(request(of_class(Renamed), SOURCES, max_new_tokens=6))
+        obstacle(request(of_class(Renamed), SOURCES, max_new_tokens=6))
     assert len(tried) == 1
 
 
@@ -93,7 +100,7 @@ def test_an_offloaded_cache_is_not_forked() -> None:
     offloaded = DynamicCache()
     offloaded.offloading = True  # made with it, a cache wants a GPU
     asked = type(asked)(**{**vars(asked), "model_kwargs": {**asked.model_kwargs, "past_key_values": offloaded}})
-    assert Automatic().obstacle(asked) == "an offloaded cache, whose rows cannot be forked"
+    assert obstacle(asked) == "an offloaded cache, whose rows cannot be forked"
 
 
 def test_an_encoder_that_was_never_a_decoder_is_refused() -> None:

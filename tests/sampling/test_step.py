@@ -37,6 +37,7 @@ LISTS: dict[str, list[Any]] = {
     "bad words": [bans()],
     "longer bad words": [lp.NoBadWordsLogitsProcessor([[5], [3, 6]], eos_token_id=EOS)],
     "suppressed": [bans(), lp.SuppressTokensLogitsProcessor([8, 9])],
+    "beyond the vocabulary": [lp.SuppressTokensLogitsProcessor([8, WIDTH, WIDTH + 7])],
     "as Marian": [bans(), lp.ForcedEOSTokenLogitsProcessor(9, EOS), lp.LogitNormalization()],
     "forced": [bans(), lp.ForcedEOSTokenLogitsProcessor(5, EOS), lp.LogitNormalization()],
     "forced and banned": [lp.SuppressTokensLogitsProcessor([EOS, 8]), lp.ForcedEOSTokenLogitsProcessor(5, EOS)],

@@ -13,7 +13,7 @@ from tests.sweep.check import Row, check
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "published_models.md"
 BEGIN, END = "<!-- sweep: begin -->", "<!-- sweep: end -->"
-HEAD = "| class | reads | default | chunked | two sources | why not |\n|---|---|---|---|---|---|\n"
+HEAD = "| class | reads | default | chunked | two sources | prompt | why not |\n|---|---|---|---|---|---|---|\n"
 
 
 def classes() -> list[str]:

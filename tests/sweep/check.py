@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import transformers as hf
@@ -16,7 +18,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.sampling import base
-from tests.sweep.inputs import batch, source
+from hf_acpmbr.sampling.prefix_sharing import shared_prompt
+from hf_acpmbr.sampling.prefix_sharing.shared_prompt import Joined, SharedPrompt
+from tests.sweep.inputs import batch, first_logits, sources
 from tests.sweep.tiny import BOS, EOS, LAST_WORD, PAD, UNKNOWN, VOCABULARY, tiny_model
 
 NEW_TOKENS = 4
@@ -69,17 +73,20 @@ def forced_logprobs(
 
     The second is None if a token is so near ε that rounding decides whether it is cut.
     """
-    follow = Follow(tokens)
-    output = model.generate(
-        **inputs,
-        **settings,
-        logits_processor=hf.LogitsProcessorList([follow]),
-        max_new_tokens=NEW_TOKENS,
-        num_beams=1,
-        do_sample=False,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
+    for generate in (model.generate, functools.partial(hf.GenerationMixin.generate, model)):
+        follow = Follow(tokens)
+        output = generate(
+            **inputs,
+            **settings,
+            logits_processor=hf.LogitsProcessorList([follow]),
+            max_new_tokens=NEW_TOKENS,
+            num_beams=1,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        if follow.scores:  # else a model's own `generate` left the processor out
+            break
     own, sampling, near = 0.0, 0.0, False
     for logits, scores, token in zip(output.logits, follow.scores, tokens, strict=False):
         own += float(logits[0].double().log_softmax(-1)[token])
@@ -96,6 +103,7 @@ class Findings:
 
     Args:
         sampler: the one that drew.
+        prompt: how prefixes saw the prompt, see `Row`.
         error: why it did not run, or what was wrong with it; None if all is right.
         wrong: whether it ran and gave something wrong.
         difference: largest difference of a log-probability.
@@ -103,10 +111,35 @@ class Findings:
     """
 
     sampler: str = "prefix-sharing"
+    prompt: str = "–"
     error: str | None = None
     wrong: bool = False
     difference: float = 0.0
     candidates: int = 0
+
+
+@contextmanager
+def _watching_prompts(found: Findings) -> Iterator[None]:
+    """Hold prompts once however short they are, and note in `found` how prefixes saw them."""
+    seen = {"copied"} if found.prompt == "copied" else set()
+    whole, built = SharedPrompt._whole, Joined.built
+
+    def noted_whole(self: Any, prompt: torch.Tensor, suffix: torch.Tensor, shown: int) -> torch.Tensor:
+        keys = whole(self, prompt, suffix, shown)
+        seen.add("joined" if isinstance(keys, Joined) else "copied")
+        return keys
+
+    def noted_built(self: Any) -> torch.Tensor:
+        seen.add("built")
+        return built(self)
+
+    with (
+        patch.object(shared_prompt, "_JOINED_FROM", 1),
+        patch.object(SharedPrompt, "_whole", noted_whole),
+        patch.object(Joined, "built", noted_built),
+    ):
+        yield
+    found.prompt = next((kind for kind in ("built", "joined", "copied") if kind in seen), "–")
 
 
 class _Noted(logging.Handler):
@@ -124,14 +157,17 @@ def run(
     """Decide for a batch, and compare with each source by itself."""
     settings, added = MODES[mode]
     found, noted = Findings("chunked" if sampler == "chunked" else "prefix-sharing"), _Noted()
+    if not model.config.is_encoder_decoder:
+        found.prompt = "copied"
     base._announce.cache_clear()
     log = logging.getLogger("hf_acpmbr")
     log.addHandler(noted)
     try:
         mbr = ACPMBR(tokenizer(), target="chrf", decoder="mbr", num_candidates=CANDIDATES, sampler=sampler, **settings)
-        out = model.generate(
-            **given, **added, custom_generate=mbr, max_new_tokens=NEW_TOKENS, return_dict_in_generate=True
-        )
+        with _watching_prompts(found):
+            out = model.generate(
+                **given, **added, custom_generate=mbr, max_new_tokens=NEW_TOKENS, return_dict_in_generate=True
+            )
     except Exception as error:
         found.error = said(error)
         return found
@@ -139,6 +175,8 @@ def run(
         log.removeHandler(noted)
     if any("plain decoding" in line for line in noted.lines):
         found.sampler = "chunked"
+    if found.sampler == "chunked":
+        found.prompt = "–"
     if not hasattr(out, "decisions"):
         found.error = "its own generate does not hand custom_generate on"
         return found
@@ -172,6 +210,8 @@ class Row(NamedTuple):
     Args:
         reads: "text", "image" or "sound".
         default, chunked, batch: the sampler that was right in all modes, "wrong", or "–".
+        prompt: of a decoder-only model: "joined", held once and never copied; "built", held once and copied for each
+            forward pass; "copied", held by every prefix; "–" where chunks are drawn or there is an encoder.
         why: what stands in the way, if anything.
     """
 
@@ -180,6 +220,7 @@ class Row(NamedTuple):
     default: str = "–"
     chunked: str = "–"
     batch: str = "–"
+    prompt: str = "–"
     why: str = ""
 
 
@@ -188,33 +229,45 @@ def check(name: str) -> Row:
     kind = getattr(hf, name)
     try:
         model = tiny_model(kind)
-        sources = [source(model, number) for number in range(2)]
+        _prepare(model)
+        both = sources(model, 2)
     except Exception as error:
         return Row(name, _reads(kind, {}), why=f"not built: {said(error)}")
-    reads = _reads(kind, sources[0])
+    reads = _reads(kind, both[0])
+    try:
+        _sharpen(model, both[0])
+        model.generate(**both[0], do_sample=True, max_new_tokens=NEW_TOKENS)
+    except Exception as error:
+        return Row(name, reads, why=f"plain generate: {said(error)}")
+    together_given = batch(both)
+    alone = [run(model, both[0], both[:1], mode) for mode in MODES]
+    chunked = run(model, both[0], both[:1], "default", "chunked")
+    together: list[Findings] = []
+    reasons = [found.error for found in (*alone, chunked) if found.error]
+    try:
+        apart = torch.cat([first_logits(model, one) for one in both])
+        differs = float((first_logits(model, together_given) - apart).abs().max())
+        model.generate(**together_given, do_sample=True, max_new_tokens=NEW_TOKENS)
+    except Exception as error:
+        reasons.append(f"plain generate takes one source: {said(error)}")
+    else:
+        if differs > TOLERANCE:
+            reasons.append(f"plain generate gives sources of a batch other logits, by {differs:.2g}")
+            why = "; ".join(dict.fromkeys(reasons))
+            return Row(name, reads, _cell(alone), _cell([chunked]), prompt=alone[0].prompt, why=why)
+        together = [run(model, together_given, both, mode) for mode in MODES]
+        reasons += [found.error for found in together if found.error]
+    cells = _cell(alone), _cell([chunked]), _cell(together)
+    return Row(name, reads, *cells, alone[0].prompt, "; ".join(dict.fromkeys(reasons)))
+
+
+def _prepare(model: Any) -> None:
+    """Make a model end and begin as the tokenizer does, and draw nothing but words."""
     config = model.generation_config
     config.suppress_tokens, config.forced_eos_token_id = SUPPRESSED, None
     config.pad_token_id, config.eos_token_id = PAD, EOS
     if model.config.is_encoder_decoder:
         config.decoder_start_token_id = BOS
-    try:
-        _sharpen(model, sources[0])
-        model.generate(**sources[0], do_sample=True, max_new_tokens=NEW_TOKENS)
-    except Exception as error:
-        return Row(name, reads, why=f"plain generate: {said(error)}")
-    both = batch(sources)
-    alone = [run(model, sources[0], sources[:1], mode) for mode in MODES]
-    chunked = run(model, sources[0], sources[:1], "default", "chunked")
-    together: list[Findings] = []
-    reasons = [found.error for found in (*alone, chunked) if found.error]
-    try:
-        model.generate(**both, do_sample=True, max_new_tokens=NEW_TOKENS)
-    except Exception as error:
-        reasons.append(f"plain generate takes one source: {said(error)}")
-    else:
-        together = [run(model, both, sources, mode) for mode in MODES]
-        reasons += [found.error for found in together if found.error]
-    return Row(name, reads, _cell(alone), _cell([chunked]), _cell(together), "; ".join(dict.fromkeys(reasons)))
 
 
 def _cell(findings: list[Findings]) -> str:
@@ -237,6 +290,8 @@ def _sharpen(model: Any, inputs: Mapping[str, Any]) -> None:
     greedy = model.generate(
         **inputs, max_new_tokens=2, do_sample=False, output_logits=True, return_dict_in_generate=True
     )
+    if not isinstance(getattr(greedy, "logits", None), tuple):  # a loop of its own
+        return
     spread = float(torch.stack(greedy.logits)[..., :LAST_WORD].float().std())
     output = model.get_output_embeddings()
     if isinstance(getattr(output, "weight", None), torch.nn.Parameter) and 0 < spread < math.inf:

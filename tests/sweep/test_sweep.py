@@ -8,14 +8,21 @@ import transformers
 from tests.sweep.__main__ import classes, documented
 from tests.sweep.check import check
 
-# One of each kind, with the samplers of one source, of one source in chunks, and of two sources: plain,
-# encoder-decoder, linear attention beside attention, a state that prefixes cannot share, a penalty on the prompt.
+SHARED, CHUNKED = ("prefix-sharing", "chunked", "prefix-sharing"), ("chunked", "chunked", "chunked")
+# One of each kind, with the samplers of one source, of one source in chunks, and of two sources, and how prefixes see
+# the prompt: plain, with biases on scores that need all keys, encoder-decoder, linear attention beside attention, a
+# state that prefixes cannot share, a penalty on the prompt, images with features of several layers, images as one
+# flat tensor, a sound.
 KINDS = {
-    "LlamaForCausalLM": ("prefix-sharing", "chunked", "prefix-sharing"),
-    "T5ForConditionalGeneration": ("prefix-sharing", "chunked", "prefix-sharing"),
-    "Qwen3NextForCausalLM": ("prefix-sharing", "chunked", "prefix-sharing"),
-    "MiniMaxForCausalLM": ("chunked", "chunked", "chunked"),
-    "BlenderbotForCausalLM": ("chunked", "chunked", "chunked"),
+    "LlamaForCausalLM": (*SHARED, "joined"),
+    "BloomForCausalLM": (*SHARED, "built"),
+    "T5ForConditionalGeneration": (*SHARED, "–"),
+    "Qwen3NextForCausalLM": (*SHARED, "joined"),
+    "MiniMaxForCausalLM": (*CHUNKED, "–"),
+    "BlenderbotForCausalLM": (*CHUNKED, "–"),
+    "Qwen3VLForConditionalGeneration": (*SHARED, "joined"),
+    "Llama4ForConditionalGeneration": (*SHARED, "joined"),
+    "Speech2TextForConditionalGeneration": (*SHARED, "–"),
 }
 
 
@@ -25,7 +32,7 @@ def test_one_class_of_each_kind_is_served(name: str) -> None:
     if not hasattr(transformers.cache_utils, "LinearAttentionLayer"):
         pytest.skip("this release of transformers keeps states otherwise")
     row = check(name)
-    assert (row.default, row.chunked, row.batch, row.why) == (*KINDS[name], "")
+    assert (row.default, row.chunked, row.batch, row.prompt, row.why) == (*KINDS[name], "")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from typing import Any
@@ -30,7 +31,10 @@ _SIZES: tuple[tuple[str, Any], ...] = (
         r"hidden_size|d_model|n_embd|embed_dim|hidden_dim|.*hidden_size|.*embed_dim|.*_hidden_dim|embedding_size|dim",
         _HIDDEN,
     ),
-    (r"projection_dim|projector_hidden_size|out_hidden_size|attention_hidden_size|word_embed_proj_dim", _HIDDEN),
+    (
+        r"output_dim|adapter_out_dim|text_hidden_size|projection_dim|projector_hidden_size|out_hidden_size|attention_hidden_size|word_embed_proj_dim",
+        _HIDDEN,
+    ),
     (r"moe_.*intermediate_size|shared_expert_intermediate_size|expert_ffn_hidden_size", _HIDDEN),
     (r".*intermediate_size|.*ffn_dim|ffn_hidden_size|d_ff|n_inner|.*inner_dim|mlp_dim|d_inner|.*ffn_size", _INNER),
     (r"num_experts_per_tok|moe_k|num_experts_per_token|top_k_experts|moe_topk|n_shared_experts|num_shared_experts", 2),
@@ -45,15 +49,14 @@ _SIZES: tuple[tuple[str, Any], ...] = (
     (r"(spatial_)?patch_size", 4),
     (r"max_position_embeddings|n_positions|max_.*positions|n_ctx|max_sequence_length|max_seq_len", 256),
 )
-_LARGEST = 20_000_000  # parameters of a tiny model
+_LARGEST = 150_000_000  # parameters of a tiny model
 _IDS = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS}
-_PLACES = {"image_token_id": 100, "image_token_index": 100, "video_token_id": 101, "video_token_index": 101}
+PLACE = 100  # of an image in the text
+_PLACES = {"image_token_id": PLACE, "image_token_index": PLACE, "video_token_id": 101, "video_token_index": 101}
 _PLACES |= {"audio_token_id": 102, "audio_token_index": 102}
 
 
 def _size(name: str, value: object) -> object:
-    if name in _IDS or name in _PLACES:
-        return (_IDS | _PLACES)[name]
     if re.fullmatch(r".*_token_(id|index)", name) and isinstance(value, int):
         return LAST_WORD + 4 + sum(map(ord, name)) % 17  # no placeholder, and no word
     for pattern, size in _SIZES:
@@ -66,7 +69,8 @@ _TWO = ["sliding_attention", "full_attention"]
 # What the rules above cannot know, by model type.
 _OF_FAMILY: dict[str, dict[str, Any]] = {
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2}, "ffn_config": {"ffn_hidden_size": 64}},
-    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1},
     "gemma3n_text": {
         "num_hidden_layers": 4,
         "layer_types": ["full_attention", "sliding_attention"] * 2,
@@ -110,8 +114,11 @@ _OF_FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
-_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
-_WITH_MROPE = ("qwen2_vl_text", "qwen2_5_vl_text", "glm_ocr_text", "glm4v_text", "glm4v_moe_text", "glm_image_text")
+_SECTIONS = [1, 1, 2]  # of the head's size, for time, height and width
+_ROPE = {"rope_type": "default", "rope_theta": 1e4}
+_MROPE = {"rope_parameters": {**_ROPE, "mrope_section": _SECTIONS}}
+_WITH_MROPE = ("qwen2_vl_text", "qwen2_5_vl_text", "glm_ocr_text", "glm4v_text", "glm_image_text")
+_WITH_MROPE += ("ernie4_5_vl_moe_text", "qwen2_5_omni_text", "qwen3_omni_moe_text", "paddleocr_vl_text")
 _OF_FAMILY |= dict.fromkeys(_WITH_MROPE, _MROPE)
 _OF_FAMILY |= {kind: {"head_dim": _HEAD} for kind in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron")}
 _OF_FAMILY |= {
@@ -127,8 +134,8 @@ _OF_FAMILY |= {
     "recurrent_gemma": {"num_hidden_layers": 3, "block_types": ["recurrent", "recurrent", "attention"]},
     "gemma3": {"mm_tokens_per_image": 4},
     "t5gemma2_encoder": {"mm_tokens_per_image": 4},
-    "blip-2": {"image_token_index": 100, "num_query_tokens": 4},
-    "instructblip": {"image_token_index": 100, "num_query_tokens": 4},
+    "blip-2": {"image_token_index": PLACE, "num_query_tokens": 4},
+    "instructblip": {"image_token_index": PLACE, "num_query_tokens": 4},
     "idefics2": {"perceiver_config": {"resampler_n_latents": 2, "resampler_depth": 1}},
     "aria": {"projector_patch_to_query_dict": {16: 4}},
     "reformer": {
@@ -143,6 +150,65 @@ _OF_FAMILY |= {
     "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
     "granite_speech": {"window_size": 4, "downsample_rate": 2},
 }
+_OF_FAMILY |= {
+    key: {"decoder": {"is_decoder": True, "add_cross_attention": True}}
+    for key in ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
+}
+_TILED = {"image_grid_pinpoints": [[16, 16]]}
+# Image tokens of models that say their images in words of their own.
+_CODES = {"<image>": 100} | {f"IMGIMG{letter}Z": 105 + k for k, letter in enumerate("ABCDEFGH")}
+_VISUAL_TOKENS = {"<image>": 100, "<|extra_200|>": 104} | {f"<|visual token {k:06}|>": 105 + k for k in range(8)}
+_OF_FAMILY |= dict.fromkeys(("llava_next", "llava_next_video", "llava_onevision"), _TILED)
+_OF_FAMILY |= {
+    "chameleon": {"vocabulary_map": _CODES, "image_token_id": PLACE},
+    "emu3": {"vocabulary_map": _VISUAL_TOKENS, "image_token_id": PLACE},
+    "chameleon_vqgan": {"num_embeddings": 8, "base_channels": 32, "resolution": 16},
+    "emu3_vqgan": {"codebook_size": 8, "base_channels": 32, "hidden_size": 128},
+    "cohere_compass_text": {
+        "layer_types": _TWO,
+        "num_hidden_layers": 2,
+        "rope_parameters": dict.fromkeys(_TWO, _ROPE),
+    },
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2, "head_dim": _HEAD},
+    **{
+        key: {"downsample_channels": [16, _HIDDEN], "image_size": 64}
+        for key in ("deepseek_ocr2_sam_vision_model", "unlimited_ocr_sam_vision_model")
+    },
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": _HIDDEN // 4}},
+    "glm5_next_text": {"qk_rope_head_dim": 0, "head_dim": 0, "num_key_value_heads": _HEADS},
+    "granite4_vision": {**_TILED, "downsample_rate": "1/2", "deepstack_layer_map": [[-1, 0]]},
+    "glm_image_vqmodel": {"latent_channels": _HIDDEN, "num_embeddings": 16},
+    "hunyuan_vl_text": {"head_dim": _HEAD, **_MROPE},
+    "inkling_vision": {"patch_size": 4, "temporal_patch_size": 1},
+    "llama4_vision_model": {
+        "intermediate_size": 4 * _HIDDEN,  # before every four patches become one
+        "projector_input_dim": _HIDDEN,
+        "projector_output_dim": _HIDDEN,
+        "vision_output_dim": _HIDDEN,
+    },
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 3 * _HIDDEN},
+    "mllama_text_model": {"cross_attention_layers": [1]},
+    "moonshine_streaming": {"num_key_value_heads": _HEADS},
+    "moonshine_streaming_encoder": {"num_key_value_heads": _HEADS, "sliding_windows": [[4, 1], [4, 0]]},
+    "molmo2": {"image_patch_id": PLACE},
+    "molmo2_vision": {"image_size": [16, 16], "num_position_embeddings": 16},
+    "step3p5": {"sliding_window": 4},
+    **{key: {"image_token_id": PLACE} for key in ("minicpm_ocr", "minicpmv4_6", "minicpmv4_7")},
+    **{key: {"latent_query_num": 4} for key in ("kosmos-2", "kosmos-2.5")},
+    **{key: {"out_hidden_size": 4 * _HIDDEN} for key in ("muse_glimmer", "muse_spark")},
+    "muse_spark_audio": {"num_hidden_layers": 4, "hidden_sizes": [16, 16, 16, 32]},
+    "muse_glimmer_vision": {"layer_types": ["window_attention", "full_attention"]},
+    "nemotron": {"head_dim": _HEAD, "num_key_value_heads": _KV_HEADS},
+    "qwen2_audio_encoder": {"max_source_positions": 32},
+    "nemotron_h": {"n_groups": 2, "mamba_num_heads": 8, "mamba_head_dim": _HEAD, "ssm_state_size": 8},
+    "glm4v_moe_text": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 1.0, "mrope_section": _SECTIONS}},
+    "gemma4_unified_vision": {"mm_embed_dim": _HIDDEN, "output_proj_dims": _HIDDEN},
+    "deepseek_vl_hybrid": {"high_res_vision_config": {"global_attn_indexes": [0, 1]}},
+    "radio": {"video_temporal_patch_size": 2},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 103, "image_token_id": PLACE, "audio_token_id": 102},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 103, "image_token_id": PLACE, "audio_token_id": 102},
+    "mimi": {"upsample_groups": _HIDDEN, "codebook_dim": 16, "vector_quantization_hidden_dimension": 16},
+}
 
 
 def _value(default: Any, name: str) -> Any:
@@ -155,7 +221,8 @@ def _value(default: Any, name: str) -> Any:
 def tiny_config(config_class: Any, **given: Any) -> Any:
     """Return a configuration with small sizes; `given` holds for the outermost one, {"text_config": {...}} inside."""
     default = config_class()
-    given = {**_OF_FAMILY.get(getattr(config_class, "model_type", ""), {}), **given}
+    # Copied, since configurations complete the dictionaries that they are given.
+    given = {**copy.deepcopy(_OF_FAMILY.get(getattr(config_class, "model_type", ""), {})), **given}
     names = [name for name in inspect.signature(config_class.__init__).parameters if name not in ("self", "kwargs")]
     settings: dict[str, Any] = {}
     for name in names:
@@ -163,11 +230,19 @@ def tiny_config(config_class: Any, **given: Any) -> Any:
         if isinstance(value, hf.PreTrainedConfig):
             inner = given.pop(name, {})
             settings[name] = tiny_config(type(value), **inner) if isinstance(inner, dict) else inner
+        elif name in ("vision_feature_layer", "vision_feature_layers") and isinstance(value, (list, tuple)):
+            settings[name] = [-1, -2]
+        elif name == "deepstack_visual_indexes":
+            settings[name] = [0, 1]
+        elif name == "rope_parameters" and isinstance(value, dict) and "mrope_section" in value:
+            settings[name] = {**value, "mrope_section": _SECTIONS}
+        elif name == "vision_config" and value is None and name in config_class.sub_configs:
+            settings[name] = tiny_config(config_class.sub_configs[name], **given.pop(name, {}))
         elif name == "layer_types" and isinstance(value, list):
             kinds = list(dict.fromkeys(value))
             settings[name] = kinds * (1 if len(kinds) > 1 else 2)
-        elif name in _IDS:
-            settings[name] = _IDS[name]
+        elif name in _IDS or name in _PLACES:
+            settings[name] = (_IDS | _PLACES)[name]
         elif value is None or isinstance(value, (bool, dict, list, tuple, str)):
             continue
         elif (size := _size(name, value)) is not None:
@@ -198,4 +273,7 @@ def tiny_model(model_class: Any, seed: int = 0) -> Any:
                 weight.data.normal_(0, 1)
             elif isinstance(weight, torch.nn.Parameter) and weight.dim() > 1 and type(module).__name__ != "Conv1d":
                 weight.data.normal_(0, 1 / weight[0].numel() ** 0.5)
+        for name, parameter in model.named_parameters():
+            if not name.endswith("bias") and not bool(parameter.any()):  # a gate that begins shut
+                parameter.data.normal_(0, 0.5)
     return model

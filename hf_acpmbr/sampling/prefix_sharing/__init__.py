@@ -51,7 +51,15 @@ class PrefixSharing(DrawingSampler):
 
     @torch.no_grad()
     def sample_more(self, request: Request, ranges: Sequence[range], seed: int = 0) -> list[Samples]:
-        """Draw these of each source's samples."""
+        """Draw these of each source's samples.
+
+        Raises:
+            ValueError: if prefixes cannot share what the model keeps, or the processors look at the batch row.
+        """
+        from ..probe import obstacle  # which tries parts of this package
+
+        if (reason := obstacle(request)) is not None:
+            raise ValueError(f"sampler='prefix-sharing' would be wrong here, because of {reason}: draw with 'auto'")
         run = _Run(self, request, ranges, seed)
         waiting = run.start()
         while waiting:

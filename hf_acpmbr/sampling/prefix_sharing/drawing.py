@@ -85,14 +85,18 @@ class Scoring:
         self._cuts = bool(self._epsilon) or bool(warpers)
         # One by one: a LogitsProcessorList looks up each signature at every call, which a small model notices.
         self._all: list[LogitsProcessor] = [*constraints, *warpers]
-        self._banned = torch.tensor(banned, device=device) if banned else None
+        self._banned = banned
+        self._columns: torch.Tensor | None = None  # of those in the vocabulary
 
     def __call__(self, ids: torch.Tensor, logits: torch.Tensor, sources: Rows) -> Step:
         """Make the Step of the prefixes `ids` (U, P + t) of `sources`; may write into `logits` (U, V), float32."""
         removed = None
-        if self._banned is not None:
-            removed = logits[:, self._banned].logsumexp(dim=-1)
-            logits[:, self._banned] = -torch.inf
+        if self._banned:
+            if self._columns is None:
+                known = [token for token in self._banned if token < logits.shape[1]]
+                self._columns = torch.tensor(known, device=logits.device)
+            removed = logits[:, self._columns].logsumexp(dim=-1)
+            logits[:, self._columns] = -torch.inf
         scores = logits.clone() if self._copy else logits
         for process in self._all:
             scores = for_rows(process, sources, self._count)(ids, scores)
