@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 # The first of Nvidia's generations with matrix units for a type: Volta, Ampere.
 _FIRST_UNITS = {"float16": 7, "bfloat16": 8}
 
@@ -22,6 +24,18 @@ def checked_device(name: str) -> str:
         return str(torch.device(name))
     except RuntimeError as error:
         raise ValueError(f"device={name!r} is not a device of torch, such as cpu, cuda:0 or mps") from error
+
+
+@functools.cache
+def has_float64(kind: str) -> bool:
+    """Return whether devices of a kind compute in float64, which Apple's do not."""
+    import torch
+
+    try:
+        torch.zeros(1, dtype=torch.float64, device=kind)
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 def computes_in(dtype: str, device: str) -> bool:

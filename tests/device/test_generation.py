@@ -185,7 +185,7 @@ def test_the_host_waits_for_the_device_once_per_step(kind: str, texts: list[str]
     assert traffic.waits["hf_acpmbr"] <= STEPS + OWN_PER_CALL
     assert traffic.waits["transformers"] <= 2 * STEPS + 6
     assert traffic.waits.total() <= 40
-    assert traffic.uploads["hf_acpmbr"] <= 3 * STEPS + 2
+    assert traffic.uploads["hf_acpmbr"] <= 2 * STEPS + 2
 
 
 def test_a_utility_adds_one_wait_and_one_upload_per_batch() -> None:

@@ -18,6 +18,7 @@ import torch
 from transformers import LogitNormalization, LogitsProcessor, LogitsProcessorList
 
 from ...candidates import FloatArray, IntArray
+from ...devices import has_float64
 from ..processors import for_rows, split_bans, writes_into_scores
 from ..rows import Rows
 from ..truncation import Truncation
@@ -128,7 +129,7 @@ def draw(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
     if not reads_are_free(device):
         if (found := among_top(step)) is not None:
             return _from_survivors(found, row_of, uniforms)
-        if step.epsilon is None and device != "mps":  # mps has no float64
+        if step.epsilon is None and has_float64(device):
             return _from_all(step, row_of, uniforms)
         step = step.each(torch.Tensor.cpu)
     if step.epsilon is not None:  # at most 1/ε tokens of a row
@@ -288,8 +289,9 @@ def _from_survivors(found: Survivors, row_of: IntArray, uniforms: FloatArray) ->
 
 def _from_all(step: Step, row_of: IntArray, uniforms: FloatArray) -> Children:
     """Draw among the whole vocabulary on the device, with one read at the end."""
-    device, count = step.scores.device, len(row_of)
-    rows, u = (torch.as_tensor(part, device=device) for part in (row_of, uniforms))
+    count = len(row_of)
+    packed = torch.as_tensor(np.stack([row_of, uniforms]), device=step.scores.device)  # one upload
+    rows, u = packed[0].long(), packed[1]
     groups = _groups(step, row_of)
     parts = [_of_group(step.part(start, end), rows[here] - start, u[here]) for start, end, here in groups]
     drawn, tops = (torch.cat(column, dim=-1) for column in zip(*parts, strict=True))
