@@ -42,8 +42,7 @@ with tempfile.TemporaryDirectory() as folder:
         [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(sources)["input_ids"]],
         target_prefix=[[prefix]] * len(sources),
         beam_size=1,
-        sampling_topk=0,
-        sampling_topp=0.9,  # CTranslate2 has no ε-sampling; this cuts off the improbable tokens too
+        sampling_topk=50,  # CTranslate2 has no ε-sampling; this takes a quarter of the time that its top-p does
         num_hypotheses=args.num_candidates,
         return_scores=True,
         length_penalty=0,  # scores are then log-probabilities

@@ -15,7 +15,7 @@ import torch
 from transformers import GenerationMixin, LogitsProcessorList
 
 from .base import Request
-from .rows import Rows, divided, without_rows
+from .rows import Rows, arguments_of, without_rows
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -101,20 +101,22 @@ def run_loop(
     Its random numbers are confined to this call.
     """
     model: Any = request.model
+    ids, count = request.input_ids, len(request.keys)
     kwargs = {name: value for name, value in request.model_kwargs.items() if name not in _CACHES}
-    if source is None or (len(request.keys) == 1 and without_rows(kwargs, 1)):
-        for name in ("mm_encoder_outputs", "encoder_outputs"):  # changed in place where rows are repeated
-            if name in kwargs:
-                kwargs[name] = copy.deepcopy(kwargs[name])
-        ids, kwargs = model._expand_inputs_for_generation(
-            rows, model.config.is_encoder_decoder, request.input_ids, **kwargs
-        )
-        if len(request.keys) == 1 < rows:
-            _repeat_images(request, kwargs, rows)
-    else:
-        which = Rows(np.full(rows, source, dtype=np.int64))
-        which.one = None  # copies instead of views, as transformers makes: some models write into them
-        ids, kwargs = which.pick(request.input_ids).contiguous(), divided(kwargs, which, len(request.keys))
+    if source is not None and count > 1:
+        if shared := without_rows(kwargs, count):
+            raise ValueError(
+                f"{', '.join(shared)} cannot be divided among {count} rows: call generate for one source at a time, "
+                "with num_beams=1 and num_return_sequences=1"
+            )
+        own_row = Rows(np.array([source]))
+        ids, kwargs = own_row.pick(ids), arguments_of(kwargs, own_row, count)
+    for name in ("mm_encoder_outputs", "encoder_outputs"):  # changed in place where rows are repeated
+        if name in kwargs:
+            kwargs[name] = copy.deepcopy(kwargs[name])
+    ids, kwargs = model._expand_inputs_for_generation(rows, model.config.is_encoder_decoder, ids, **kwargs)
+    if count == 1 < rows:
+        _repeat_images(request, kwargs, rows)
     kwargs |= {name: fresh_cache(request, name) for name in _CACHES if request.model_kwargs.get(name) is not None}
     device = request.input_ids.device
     # mps has one generator, whose state torch takes without a device.
@@ -122,7 +124,7 @@ def run_loop(
     with torch.random.fork_rng(devices=[device] if own else [], device_type=device.type if own else "cuda"):
         torch.manual_seed(seed)
         sequences: torch.Tensor = getattr(model, method)(
-            ids,
+            ids.contiguous(),
             logits_processor=processors,
             stopping_criteria=request.stopping_criteria,
             generation_config=config,

@@ -68,16 +68,6 @@ def arguments_of(kwargs: Mapping[str, object], rows: Rows, count: int) -> dict[s
     return {name: value if (axis := axes[name]) is None else rows.of(value, axis) for name, value in kwargs.items()}
 
 
-def divided(kwargs: Mapping[str, object], rows: Rows, count: int) -> dict[str, object]:
-    """Do as `arguments_of`, but refuse arguments without one row per source, such as images of several prompts."""
-    if shared := without_rows(kwargs, count):
-        raise ValueError(
-            f"{', '.join(shared)} cannot be divided among {count} rows: call generate for one source at a time, with "
-            "num_beams=1 and num_return_sequences=1"
-        )
-    return arguments_of(kwargs, rows, count)
-
-
 def without_rows(kwargs: Mapping[str, object], count: int) -> list[str]:
     """Name the arguments without one row per source: images and their encodings."""
     return [name for name, value in kwargs.items() if _row_axis(name, value, count) is None]

@@ -1,0 +1,116 @@
+"""Candidates from this package beside CTranslate2's: `python -m evaluation.benchmarks.engines --model FOLDER`.
+
+CPU seconds on one thread, in one run, for a translation model such as Helsinki-NLP/opus-mt-en-fr (`pip install
+ctranslate2`). CTranslate2 has no ε, so it samples among its 50 most probable tokens. Two shares say what is left to
+gain here: of the time, how much is spent in forward passes; and how long the same matrix products would take by
+themselves, at the speed of the output layer's, which is the hardware's limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from evaluation.benchmarks.measures import cpu_seconds
+from hf_acpmbr import ACPMBR
+from hf_acpmbr.generation.models import load_model
+
+SENTENCES = (
+    "Tom is reading a book.",
+    "I don't know where she lives, but I can ask my brother.",
+    "The weather is nice today.",
+)
+HARD = (
+    "Come to think of it, the old man muttered, half the fools in this godforsaken village would sooner sell their "
+    "own grandmothers than let a stranger set foot in the mill after dark."
+)
+CHUNK = 128  # hypotheses per call of CTranslate2
+TRIALS = 5
+
+
+@dataclass(frozen=True)
+class Shares:
+    """CPU seconds of some work, of its forward passes, and of its matrix products at the hardware's speed."""
+
+    seconds: float
+    forward: float
+    products: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} | {self.forward / self.seconds:.0%} | {self.products / self.seconds:.0%}"
+
+
+def shares(model: torch.nn.Module, work: Callable[[], object]) -> Shares:
+    """Run `work` and see what the model took of its time."""
+    shapes: Counter[tuple[int, int, int]] = Counter()
+    started, forward = [0.0], [0.0]
+
+    def note(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        shapes[output.numel() // layer.out_features, layer.in_features, layer.out_features] += 1
+
+    def before(*_: object) -> None:
+        started[0] = time.process_time()
+
+    def after(*_: object) -> None:
+        forward[0] += time.process_time() - started[0]
+
+    hooks = [x.register_forward_hook(note) for x in model.modules() if isinstance(x, torch.nn.Linear)]
+    hooks += [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
+    try:
+        seconds, _ = cpu_seconds(work)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    operations = {shape: 2 * count * shape[0] * shape[1] * shape[2] for shape, count in shapes.items()}
+    rows, width, columns = max(operations, key=lambda shape: operations[shape])
+    left, right = torch.randn(rows, width), torch.randn(width, columns)
+    fastest = min(cpu_seconds(lambda: left @ right)[0] for _ in range(TRIALS))
+    return Shares(seconds, forward[0], sum(operations.values()) * fastest / (2 * rows * width * columns))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder or hub id of a Marian model")
+    parser.add_argument(
+        "--samples", type=int, nargs=2, default=(64, 1024), help="per easy sentence, and of the hard one"
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    cases = [("three sentences", SENTENCES, args.samples[0]), ("one hard sentence", (HARD,), args.samples[1])]
+    print("| | engine | CPU s | in forward passes | matrix products alone |\n|---|---|---|---|---|")
+    for kernels in ("default", "onednn"):
+        model = load_model(args.model, device="cpu", cpu_kernels=kernels).model
+        for case, sentences, n in cases:
+            inputs = tokenizer(list(sentences), return_tensors="pt", padding=True)
+            draw = partial(model.generate, **inputs, custom_generate=ACPMBR(tokenizer, decoder="map", num_candidates=n))
+            draw(max_new_tokens=2)  # what is made once
+            found = shares(model, partial(draw, max_new_tokens=64))
+            print(f"| {case}, N={n:,} | here, cpu_kernels={kernels} | {found} |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for precision in ("float32", "int8"):
+            path = TransformersConverter(args.model).convert(str(Path(folder) / precision), quantization=precision)
+            engine = ctranslate2.Translator(path, device="cpu", intra_threads=1, inter_threads=1)
+            for case, sentences, n in cases:
+                words = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(list(sentences))["input_ids"]]
+                settings = {"beam_size": 1, "sampling_topk": 50, "num_hypotheses": min(n, CHUNK), "return_scores": True}
+                draw = partial(engine.translate_batch, words, **settings)
+                seconds = sum(cpu_seconds(draw)[0] for _ in range(-(-n // CHUNK)))
+                print(f"| {case}, N={n:,} | CTranslate2 {precision} | {seconds:.2f} | | |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
