@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.benchmarks.measures import cpu_seconds
+from evaluation.benchmarks.measures import cpu_seconds, shares
 from hf_acpmbr import ACPMBR
 from hf_acpmbr.generation.models import load_model
 
@@ -35,47 +30,6 @@ HARD = (
     "own grandmothers than let a stranger set foot in the mill after dark."
 )
 CHUNK = 128  # hypotheses per call of CTranslate2
-TRIALS = 5
-
-
-@dataclass(frozen=True)
-class Shares:
-    """CPU seconds of some work, of its forward passes, and of its matrix products at the hardware's speed."""
-
-    seconds: float
-    forward: float
-    products: float
-
-    def __str__(self) -> str:
-        return f"{self.seconds:.2f} | {self.forward / self.seconds:.0%} | {self.products / self.seconds:.0%}"
-
-
-def shares(model: torch.nn.Module, work: Callable[[], object]) -> Shares:
-    """Run `work` and see what the model took of its time."""
-    shapes: Counter[tuple[int, int, int]] = Counter()
-    started, forward = [0.0], [0.0]
-
-    def note(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        shapes[output.numel() // layer.out_features, layer.in_features, layer.out_features] += 1
-
-    def before(*_: object) -> None:
-        started[0] = time.process_time()
-
-    def after(*_: object) -> None:
-        forward[0] += time.process_time() - started[0]
-
-    hooks = [x.register_forward_hook(note) for x in model.modules() if isinstance(x, torch.nn.Linear)]
-    hooks += [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
-    try:
-        seconds, _ = cpu_seconds(work)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    operations = {shape: 2 * count * shape[0] * shape[1] * shape[2] for shape, count in shapes.items()}
-    rows, width, columns = max(operations, key=lambda shape: operations[shape])
-    left, right = torch.randn(rows, width), torch.randn(width, columns)
-    fastest = min(cpu_seconds(lambda: left @ right)[0] for _ in range(TRIALS))
-    return Shares(seconds, forward[0], sum(operations.values()) * fastest / (2 * rows * width * columns))
 
 
 def main() -> None:
@@ -99,7 +53,8 @@ def main() -> None:
             draw = partial(model.generate, **inputs, custom_generate=ACPMBR(tokenizer, decoder="map", num_candidates=n))
             draw(max_new_tokens=2)  # what is made once
             found = shares(model, partial(draw, max_new_tokens=64))
-            print(f"| {case}, N={n:,} | here, cpu_kernels={kernels} | {found} |", flush=True)
+            here = f"here, cpu_kernels={kernels} | {found.seconds:.2f} | {found.forward:.0%} | {found.products:.0%}"
+            print(f"| {case}, N={n:,} | {here} |", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for precision in ("float32", "int8"):
             path = TransformersConverter(args.model).convert(str(Path(folder) / precision), quantization=precision)

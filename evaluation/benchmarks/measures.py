@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from hf_acpmbr.matrix import Pairs
 from hf_acpmbr.scoring import Utility
@@ -15,6 +18,7 @@ from hf_acpmbr.scoring import Utility
 Floats = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.floating]
 T = TypeVar("T")
+TRIALS = 5  # of a matrix product, of which the fastest counts
 
 
 def full_matrix(
@@ -59,3 +63,44 @@ def mean_and_error(runs: Sequence[float] | Sequence[Sequence[float]]) -> tuple[F
     values = np.asarray(runs, dtype=np.float64)
     n = len(values)
     return values.mean(0), values.std(0, ddof=1) / np.sqrt(n) if n > 1 else np.full(values.shape[1:], np.nan)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """CPU seconds of some work; the shares of its forward passes, and of their matrix products at full speed."""
+
+    seconds: float
+    forward: float
+    products: float
+
+
+def shares(model: Any, work: Callable[[], object]) -> Shares:
+    """Run `work` and see what the model took of its time.
+
+    Full speed is that of the largest matrix product of the work by itself, measured afterwards.
+    """
+    operations: Counter[tuple[int, int, int]] = Counter()  # by (rows, inputs, outputs)
+    clock = [0.0]
+
+    def note(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        shape = output.numel() // layer.out_features, layer.in_features, layer.out_features
+        operations[shape] += 2 * shape[0] * shape[1] * shape[2]
+
+    def before(*_: object) -> None:
+        clock[0] -= time.process_time()
+
+    def after(*_: object) -> None:
+        clock[0] += time.process_time()
+
+    hooks = [layer.register_forward_hook(note) for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    hooks += [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
+    try:
+        seconds, _ = cpu_seconds(work)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    rows, width, columns = max(operations, key=lambda shape: operations[shape])
+    left, right = torch.randn(rows, width), torch.randn(width, columns)
+    fastest = min(cpu_seconds(lambda: left @ right)[0] for _ in range(TRIALS))
+    products = sum(operations.values()) / (2 * rows * width * columns) * fastest
+    return Shares(seconds, clock[0] / seconds, products / seconds)

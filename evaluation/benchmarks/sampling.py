@@ -3,8 +3,10 @@
 n ε-samples per source, drawn by plain `generate` in chunks of rows and by the prefix-sharing sampler, in one run on one
 thread: decoder rows, CPU time and peak memory above what the model takes. A small M2M100 with random weights serves
 at several entropies (its output weights are scaled until the entropy is the wanted one); its end-of-sequence token is
-held back so that both write equally long texts. "flat" is the worst case: every token equally likely, so that no two
-samples share more than their first tokens. The embedded translator follows on real sentences.
+held back so that both write equally long texts. The last two columns are shares of the sampler's time: of the model's
+forward passes, and of what their matrix products would take by themselves at the hardware's speed. "flat" is the worst
+case: every token equally likely, so that no two samples share more than their first tokens. The embedded translator
+follows on real sentences.
 
 The last table is about long prompts of a decoder-only model (SmolLM2-135M's shape with `--layers` layers and random
 weights, 64 tokens equally likely, so that nearly all samples are prefixes of their own after two steps): CPU time of a
@@ -35,7 +37,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from evaluation.benchmarks.measures import cpu_seconds
+from evaluation.benchmarks.measures import Shares, cpu_seconds, shares
 from hf_acpmbr.sampling import SAMPLERS, Request, Samples, Truncation, source_key
 
 SENTENCES = [
@@ -47,7 +49,7 @@ PAD, EOS = 1, 2
 T = TypeVar("T")
 HEADER = (
     "| case | nats/token | unique | rows plain | rows shared | fewer | CPU s plain | CPU s shared | faster | MB plain |"
-    " MB shared |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    " MB shared | in forward passes | matrix products alone |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -76,13 +78,15 @@ class Row:
     plain_megabytes: float
     shared_seconds: float
     shared_megabytes: float
+    shares: Shares
 
     def __str__(self) -> str:
         return (
             f"| {self.case} | {self.nats_per_token:.2f} | {self.unique:.0f} | {self.plain_rows:,} | "
             f"{self.shared_rows:,} | {self.plain_rows / self.shared_rows:.1f}× | {self.plain_seconds:.2f} | "
             f"{self.shared_seconds:.2f} | {self.plain_seconds / self.shared_seconds:.2f}× | "
-            f"{self.plain_megabytes:.0f} | {self.shared_megabytes:.0f} |"
+            f"{self.plain_megabytes:.0f} | {self.shared_megabytes:.0f} | {self.shares.forward:.0%} | "
+            f"{self.shares.products:.0%} |"
         )
 
 
@@ -191,7 +195,7 @@ def compare(case: str, task: Task) -> Row:
     unique, shared_rows = np.mean([len(samples) for samples in drawn]), sum(samples.model_rows for samples in drawn)
     row = Row(
         *(case, entropy(drawn), float(unique), plain_rows, shared_rows),
-        *(plain_seconds, plain_megabytes, seconds, megabytes),
+        *(plain_seconds, plain_megabytes, seconds, megabytes, shares(task.model, lambda: shared(task))),
     )
     print(row, flush=True)
     return row

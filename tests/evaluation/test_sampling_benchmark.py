@@ -13,4 +13,6 @@ def test_rows_and_entropy_of_a_small_run(capsys: pytest.CaptureFixture[str]) -> 
     assert sharp.nats_per_token == pytest.approx(0.3, abs=0.2)
     assert sharp.shared_rows < sharp.plain_rows / 2
     assert flat.unique == 32
+    assert 0 < sharp.shares.forward <= 1
+    assert sharp.shares.products > 0
     assert capsys.readouterr().out.count("\n") == 2

@@ -242,6 +242,7 @@ def check(name: str) -> Row:
     together_given = batch(both)
     alone = [run(model, both[0], both[:1], mode) for mode in MODES]
     chunked = run(model, both[0], both[:1], "default", "chunked")
+    prompt = "–" if alone[0].error else alone[0].prompt
     together: list[Findings] = []
     reasons = [found.error for found in (*alone, chunked) if found.error]
     try:
@@ -254,11 +255,11 @@ def check(name: str) -> Row:
         if differs > TOLERANCE:
             reasons.append(f"plain generate gives sources of a batch other logits, by {differs:.2g}")
             why = "; ".join(dict.fromkeys(reasons))
-            return Row(name, reads, _cell(alone), _cell([chunked]), prompt=alone[0].prompt, why=why)
+            return Row(name, reads, _cell(alone), _cell([chunked]), prompt=prompt, why=why)
         together = [run(model, together_given, both, mode) for mode in MODES]
         reasons += [found.error for found in together if found.error]
     cells = _cell(alone), _cell([chunked]), _cell(together)
-    return Row(name, reads, *cells, alone[0].prompt, "; ".join(dict.fromkeys(reasons)))
+    return Row(name, reads, *cells, prompt, "; ".join(dict.fromkeys(reasons)))
 
 
 def _prepare(model: Any) -> None:
