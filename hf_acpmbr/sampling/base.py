@@ -172,9 +172,6 @@ class DrawingSampler(Sampler):
         integer(1)("the number of samples", n)
         return self.sample_more(request, [range(n)] * len(request.keys), seed)
 
-    @abstractmethod
-    def sample_more(self, request: Request, ranges: Sequence[range], seed: int = 0) -> list[Samples]: ...
-
     def grain(self, request: Request) -> int:
         return 1
 

@@ -129,7 +129,7 @@ class _Run:
     def _passes(self, sources: IntArray) -> Iterator[IntArray]:
         """Divide rows into forward passes of at most max_rows, sources with many prefixes on their own."""
         groups = [np.arange(len(sources))]
-        if self.forward.shares_sources and len(self.model_rows) > 1:
+        if self.forward.cross and len(self.model_rows) > 1:
             counts = np.bincount(sources)
             solo = np.flatnonzero(counts >= (SOLO_ROWS if np.count_nonzero(counts) > 1 else np.inf))
             groups = [

@@ -72,12 +72,8 @@ class Forward:
         self._grows = True
         self._rows = Rows(np.arange(0, 1))
         self._arguments: dict[str, object] | None = None  # of these rows
-        self._cross: list[tuple[Any, torch.Tensor, torch.Tensor]] = []
-
-    @property
-    def shares_sources(self) -> bool:
-        """Whether rows of one source are cheaper than rows of several."""
-        return bool(self._cross)
+        # Keys and values of the sources; if there are any, rows of one source are cheaper than rows of several.
+        self.cross: list[tuple[Any, torch.Tensor, torch.Tensor]] = []
 
     def first(self) -> tuple[torch.Tensor, PrefixCache]:
         """Return the (S, V) logits after the prompts, and the cache that holds one row per source."""
@@ -99,7 +95,7 @@ class Forward:
             )
         if isinstance(cache, EncoderDecoderCache):
             layers: list[Any] = cache.cross_attention_cache.layers
-            self._cross = [(layer, layer.keys, layer.values) for layer in layers]
+            self.cross = [(layer, layer.keys, layer.values) for layer in layers]
         elif isinstance(cache, Cache):
             config: Any = request.model.config.get_text_config(decoder=True)
             share_prompts(cache, config._attn_implementation)
@@ -113,7 +109,7 @@ class Forward:
         model, count = self._request.model, len(self._request.keys)
         if self._arguments is None or not np.array_equal(self._rows.numbers, sources.numbers):
             self._rows, self._arguments = sources, None
-            for layer, keys, values in self._cross:
+            for layer, keys, values in self.cross:
                 layer.keys, layer.values = sources.pick(keys), sources.pick(values)
         if self._arguments is None or self._grows:
             whole = self._at(ids.shape[1] - self._request.input_ids.shape[1])
