@@ -59,10 +59,7 @@ def write_report(
     parts = [_head(pairs)]
     for results in pairs:
         compared = compare(results)
-        tables: dict[str, Layout] = {
-            "table": build_table(results, compared),
-            "significance": significance_table(results, compared),
-        }
+        tables = {"table": build_table(results, compared), "significance": significance_table(results, compared)}
         if (beside := published_table(results)) is not None:
             tables["published"] = beside
         for name, layout in tables.items():

@@ -69,7 +69,7 @@ def series_of(results: Results, rows: Sequence[RowResults]) -> Iterator[tuple[li
 def cost_of(results: Results, row: RowResults) -> float:
     """Return a row's cost per sentence: calls really made, weighted by their utilities' sizes if these are known."""
     if not (size := results.parameters(results.settings.target)):
-        return row.total_calls
+        return sum(sum(calls.values()) for calls in row.calls) / len(row.calls)
     names = (results.settings.target, *results.settings.distilled)
     return sum(results.calls(row, name) * results.parameters(name) for name in names) / size
 
@@ -189,12 +189,10 @@ def svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def draw(results: Results, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+def draw(results: Results, folder: Path, formats: Sequence[str]) -> None:
     """Write all figures of one language pair to files."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
     for name, figure in figures(results):
         for form in formats:
-            made.append(folder / f"{name}.{results.pair}.{form}")
-            figure.savefig(made[-1], dpi=160, metadata={"Date": None} if form == "svg" else None)
-    return made
+            path = folder / f"{name}.{results.pair}.{form}"
+            figure.savefig(path, dpi=160, metadata={"Date": None} if form == "svg" else None)

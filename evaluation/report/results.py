@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from evaluation.wmt.rows import Row, all_rows, completer_name, figure_rows, table_rows
+from evaluation.wmt.rows import Row, all_rows, completer_name, table_rows
 from evaluation.wmt.settings import EvaluationSettings, ModelSettings
 from hf_acpmbr.decision import nested_signature, signature_text
 from hf_acpmbr.runs.shards import json_digest
@@ -42,11 +42,6 @@ class RowResults:
         values = self.columns[column]
         return None if np.isnan(values).all() else float(np.nanmean(values))
 
-    @property
-    def total_calls(self) -> float:
-        """Average the utility calls per sentence."""
-        return float(np.mean([sum(calls.values()) for calls in self.calls]))
-
 
 @dataclass(frozen=True, eq=False)
 class Results:
@@ -69,7 +64,7 @@ class Results:
         return [self.rows[row.key] for row in table_rows(self.settings)]
 
     def figure(self, name: str) -> list[RowResults]:
-        return [self.rows[row.key] for row in figure_rows(self.settings) if row.figure == name]
+        return [row for row in self.rows.values() if row.row.figure == name]
 
     def factor(self, utility: str) -> float:
         """Return what its scores are multiplied by in tables: 100 if they are on 0–1."""

@@ -72,7 +72,13 @@ def compare(results: Results, resamples: int = RESAMPLES) -> dict[str, dict[str,
     compared: dict[str, dict[str, Comparison]] = {}
     for group in _groups(results):
         for metric in results.settings.metrics:
-            for row, comparison in zip(group, _test(results, group, metric, resamples), strict=True):
+            column, factor = f"metric:{metric}", results.factor(metric)
+            if column in group[0].columns:
+                scores = [resampled(row.columns[column] * factor, resamples=resamples) for row in group]
+            else:
+                scores = [resampled(row.texts, metric, results.references, resamples) for row in group]
+            tested = paired_bootstrap(scores, results.higher_is_better(metric))
+            for row, comparison in zip(group, tested, strict=True):
                 compared.setdefault(row.row.key, {})[metric] = comparison
     return compared
 
@@ -85,15 +91,6 @@ def _groups(results: Results) -> list[list[RowResults]]:
     rest = blocks.pop("", [])
     rest.sort(key=lambda row: row.row.key != "mbr")
     return [rest, *blocks.values()] if rest else list(blocks.values())
-
-
-def _test(results: Results, group: list[RowResults], metric: str, resamples: int) -> list[Comparison]:
-    column, higher = f"metric:{metric}", results.higher_is_better(metric)
-    if column in group[0].columns:
-        scores = [resampled(row.columns[column] * results.factor(metric), resamples=resamples) for row in group]
-    else:
-        scores = [resampled(row.texts, metric, results.references, resamples) for row in group]
-    return paired_bootstrap(scores, higher)
 
 
 def paired_bootstrap(systems: Sequence[npt.NDArray[np.float64]], higher_is_better: bool = True) -> list[Comparison]:

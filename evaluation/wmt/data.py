@@ -27,11 +27,7 @@ class Source:
 
 
 def load_sentences(settings: DataSettings, pair: str, folder: str | Path | None = None) -> list[Source]:
-    """Load the sentences that the settings name, for one language pair.
-
-    Args:
-        folder: of real data; default: the one that ACPMBR_DATA names.
-    """
+    """Load the sentences that the settings name, for one language pair; real data from `folder`, else ACPMBR_DATA."""
     name = settings.name
     if name == assets.BUILTIN:
         rows = _sources(assets.read_lines(assets.BUILTIN_SENTENCES), pair, name)
@@ -52,12 +48,8 @@ def load_wmt(name: str, pair: str, folder: str | Path | None = None) -> list[Sou
     """Load a WMT test set.
 
     From the data folder if it holds `wmt/<name>.<pair>.jsonl.gz`, else by sacrebleu, which downloads it once. Known
-    sizes are checked, so that nobody compares numbers of different sets.
-
-    Args:
-        name: "wmt22", "wmt23", or any set that sacrebleu knows.
-        pair: "en-de", "de-en", …
-        folder: of real data; a set that is not in a folder given here is not looked for elsewhere.
+    sizes are checked, so that nobody compares numbers of different sets. What is not in a `folder` given here is not
+    looked for elsewhere.
     """
     try:
         file = assets.find("wmt", f"{name}.{pair}.jsonl.gz", folder)

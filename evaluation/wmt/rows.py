@@ -83,13 +83,9 @@ def table_rows(settings: EvaluationSettings) -> list[Row]:
     return rows if settings.full_matrices else [row for row in rows if not row.full]
 
 
-def figure_rows(settings: EvaluationSettings) -> list[Row]:
-    """List the points of the curves over the cost and over γ."""
-    return [*_cost_rows(settings), *_agreement_rows(settings)]
-
-
 def all_rows(settings: EvaluationSettings) -> list[Row]:
-    return [*table_rows(settings), *figure_rows(settings)]
+    """List the rows of the table, then the points of the curves over the cost and over γ."""
+    return [*table_rows(settings), *_cost_rows(settings), *_agreement_rows(settings)]
 
 
 def _block(settings: EvaluationSettings, block: str) -> Iterator[Row]:

@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,14 +34,28 @@ from hf_acpmbr.files import lock_file, write_atomically
 from hf_acpmbr.runs.shards import HOW_TO_LAUNCH, Share, json_digest
 
 DEFAULT_OUTPUT = "runs"
-CHANGES = (
-    *("model.name", "target", "distilled", "metrics", "data.name", "data.pairs", "data.limit"),
-    *("sampling.num_candidates", "budgets", "seed", "full_matrices"),
-)
+# Options that change the configuration, by key; their names are the last part of it that is not "name".
+CHANGES: dict[str, dict[str, Any]] = {
+    "model.name": {"help": "Hub id, folder or 'embedded'"},
+    "target": {"help": "the utility that decides"},
+    "distilled": {"nargs": "+", "help": "its cheaper versions"},
+    "metrics": {"nargs": "+", "help": "columns of the table"},
+    "data.name": {"help": "builtin, tatoeba, wmt23, …, a JSONL(.gz) file"},
+    "data.pairs": {"nargs": "+", "help": "language pairs, such as en-de de-en"},
+    "data.limit": {"type": int, "help": "at most this many sentences, the first"},
+    "sampling.num_candidates": {"type": int, "help": "N"},
+    "budgets": {"nargs": "*", "help": "the paper's settings: low, high"},
+    "seed": {"type": int},
+    "full_matrices": {
+        "action": argparse.BooleanOptionalAction,
+        "help": "score every pair (for MBR, MSE and regret) or only what the decoders observe",
+    },
+}
 
 
-def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[Phase]:
+def phases(settings: EvaluationSettings, pair: str, folder: Path, data: Path | None) -> list[Phase]:
     """List the steps for one language pair, in order."""
+    corpus = Corpus(pair, load_sentences(settings.data, pair, data), settings.shard_size)
     drawn = CandidatesPhase(corpus, folder, settings)
     utilities = (settings.target, *settings.distilled) if settings.full_matrices else ()
     matrices = [MatrixPhase(settings, name, drawn) for name in utilities]
@@ -48,17 +63,6 @@ def phases(settings: EvaluationSettings, corpus: Corpus, folder: Path) -> list[P
     decisions = DecisionsPhase(settings, drawn, matrices, reference)
     metrics = [MetricPhase(settings, name, decisions) for name in settings.metrics if name not in CORPUS_METRICS]
     return [drawn, *matrices, reference, decisions, *metrics]
-
-
-def prepare(settings: EvaluationSettings, options: argparse.Namespace, folder: Path) -> list[list[Phase]]:
-    """Make the phases of each language pair."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {folder} is a file: give a folder")
-    steps = []
-    for pair in settings.data.pairs:
-        corpus = Corpus(pair, load_sentences(settings.data, pair, options.data_folder), settings.shard_size)
-        steps.append(phases(settings, corpus, folder))
-    return steps
 
 
 def check(steps: Sequence[Sequence[Phase]], options: argparse.Namespace) -> None:
@@ -70,17 +74,14 @@ def check(steps: Sequence[Sequence[Phase]], options: argparse.Namespace) -> None
                 phase.identify()  # names all files, and loads none
             except OSError as error:
                 raise FileNotFoundError(f"{phase.name}: its files cannot be had: {error}") from error
-        for phase in pair:
             phase.refuse_other_results(options.overwrite)
 
 
 def run(settings: EvaluationSettings, options: argparse.Namespace, folder: Path, share: Share) -> bool:
-    """Take this process's shards of all language pairs through all phases, and merge what is complete.
-
-    Returns:
-        Whether this process made the results complete.
-    """
-    steps = prepare(settings, options, folder)
+    """Take this process's shards through all phases, and merge what is complete; return whether that is everything."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output {folder} is a file: give a folder")
+    steps = [phases(settings, pair, folder, options.data_folder) for pair in settings.data.pairs]
     check(steps, options)
     for phase in (phase for pair in steps for phase in pair if not options.merge):
         run_phase(phase, share, options.retry_failed)
@@ -97,13 +98,9 @@ def run(settings: EvaluationSettings, options: argparse.Namespace, folder: Path,
 def merge_if_complete(
     settings: EvaluationSettings, phases: Sequence[Phase], folder: Path, *, again: bool
 ) -> tuple[bool, str]:
-    """Merge one language pair if all shards are there and no other process does.
+    """Merge one language pair if all shards are there and no other process does, or has (unless `again`).
 
-    Args:
-        again: also if these very shards were merged before.
-
-    Returns:
-        Whether this process merged it, and which shards are missing, in words.
+    Return whether this process merged it, and which shards are missing, in words.
     """
     corpus = phases[0].corpus
     parts = [(phase, shard) for phase in phases for shard in corpus.shards]
@@ -161,23 +158,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help=f"folder for everything (default {DEFAULT_OUTPUT}/<config's name>)")
     parser.add_argument("--data-folder", type=Path, help=DATA_HELP)
     changes = parser.add_argument_group("changes of the configuration")
-    changes.add_argument("--model", dest="model.name", help="Hub id, folder or 'embedded'")
-    changes.add_argument("--target", help="the utility that decides")
-    changes.add_argument("--distilled", nargs="+", help="its cheaper versions")
-    changes.add_argument("--metrics", nargs="+", help="columns of the table")
-    changes.add_argument("--data", dest="data.name", help="builtin, tatoeba, wmt23, …, a JSONL(.gz) file")
-    changes.add_argument("--pairs", dest="data.pairs", nargs="+", help="language pairs, such as en-de de-en")
-    changes.add_argument("--limit", dest="data.limit", type=int, help="at most this many sentences, the first")
-    changes.add_argument("--num-candidates", dest="sampling.num_candidates", type=int, help="N")
-    changes.add_argument("--budgets", nargs="*", help="the paper's settings: low, high")
-    changes.add_argument("--seed", type=int)
-    changes.add_argument(
-        "--full-matrices",
-        dest="full_matrices",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="score every pair (for MBR, MSE and regret) or only what the decoders observe",
-    )
+    for key, options in CHANGES.items():
+        name = key.removesuffix(".name").rpartition(".")[2]
+        changes.add_argument(f"--{name.replace('_', '-')}", dest=key, **options)
     parser.add_argument("--processes", type=int, help="refuse to run with another number of processes")
     parser.add_argument(
         "--shard", metavar="I/P", type=Share.parse, help="make only part I of P, counted from 0; needs no launcher"

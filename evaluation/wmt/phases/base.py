@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -152,17 +152,16 @@ class Phase(ABC):
         noted: Any = {"settings": self.made_with, "inputs": self.inputs(shard), "failed": failed, "meta": self.meta()}
         self.store.put(shard, parquet(rows, self.schema), **noted)
 
-    def notes(self) -> list[Note]:
-        found = [self.store.note(shard) for shard in self.corpus.shards]
-        return [note for note in found if note is not None]
+    def notes(self) -> Iterator[Note]:
+        """Read the notes of the shards that are made."""
+        return (note for note in map(self.store.note, self.corpus.shards) if note is not None)
 
     def failures(self) -> dict[int, str]:
         return {int(index): message for note in self.notes() for index, message in note.failed.items()}
 
     def known(self) -> Record:
         """Return the `meta` of this phase's results."""
-        notes = map(self.store.note, self.corpus.shards)
-        return dict(next((note.meta for note in notes if note is not None and note.meta), {}))
+        return dict(next((note.meta for note in self.notes() if note.meta), {}))
 
 
 def run_phase(phase: Phase, share: Share, retry_failed: bool = False) -> None:

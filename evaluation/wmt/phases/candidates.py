@@ -105,16 +105,13 @@ class Translator:
         self.model, self.tokenizer, _ = load_model(settings.model.name, device=device, dtype=settings.model.dtype)
         languages = _set_languages(self.tokenizer, settings.model, pair)
         self.arguments = {**languages, **settings.model.generate}
-        self.source_language, self.target_language = _languages(settings.model, pair)
+        source, target = _languages(settings.model, pair)
+        self.prompt = self.settings.prompt.replace("{source_language}", source).replace("{target_language}", target)
         self.mbr = ACPMBR(self.tokenizer, recipe=settings.recipe(decoder="map", target=False))
 
     def translate(self, text: str) -> tuple[Candidates, int, str]:
         """Return the candidates, how many decoder rows they took, and what beam search finds."""
-        languages = {"{source_language}": self.source_language, "{target_language}": self.target_language}
-        prompt = self.settings.prompt
-        for name, language in languages.items():
-            prompt = prompt.replace(name, language)
-        inputs = Prompting(prompt, self.settings.chat).encode(self.tokenizer, [text], self.model)
+        inputs = Prompting(self.prompt, self.settings.chat).encode(self.tokenizer, [text], self.model)
         output = self.model.generate(
             **inputs, custom_generate=self.mbr, sources=[text], return_dict_in_generate=True, **self.arguments
         )
