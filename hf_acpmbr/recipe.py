@@ -271,7 +271,8 @@ class Recipe(Configured):
             own = {stage: chosen.pop(stage) for stage in tuple(chosen) if stage in kind.field_names()}
             given = kind.at(level, len(guides), **own)
         recipe = cls(given, Sampling(), decides, guides, seed)
-        return recipe.changed(**keywords, **chosen)
+        keywords |= chosen
+        return recipe.changed(**keywords) if keywords else recipe
 
     def changed(self, **keywords: object) -> Recipe:
         """Return it with other settings, by `ACPMBR`'s keywords; a keyword that no stage here takes is refused."""
