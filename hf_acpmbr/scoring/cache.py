@@ -2,17 +2,15 @@
 
 Keyed by the utility's signature (content of the checkpoint included), the code of the metrics and the texts' hashes.
 Each block of scores is one transaction in write-ahead mode, so a killed run loses at most the block in flight and
-readers never wait for writers. Every score has a checksum, so what was damaged is computed again.
+readers never wait for writers. What is not a finite number is computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sqlite3
-import struct
-import warnings
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,7 +20,7 @@ import numpy.typing as npt
 
 from ..candidates import FloatArray
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS checked (key BLOB PRIMARY KEY, value REAL, checksum INTEGER) WITHOUT ROWID"
+_SCHEMA = "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL) WITHOUT ROWID"
 _LOOKUP = 500  # placeholders in one query; SQLite's oldest limit is 999
 
 
@@ -65,36 +63,28 @@ class ScoreCache:
         return keys
 
     def get(self, keys: Sequence[bytes]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Return the values of the keys, and which of them were there, undamaged."""
+        """Return the values of the keys, and which of them were there."""
         values, found = np.full(len(keys), np.nan), np.zeros(len(keys), dtype=bool)
-        damaged = 0
         with self._connection() as connection:
             for start in range(0, len(keys), _LOOKUP):
                 part = keys[start : start + _LOOKUP]
                 marks = ",".join("?" * len(part))
-                question = f"SELECT key, value, checksum FROM checked WHERE key IN ({marks})"
-                rows = {key: (value, checksum) for key, value, checksum in connection.execute(question, part)}
-                for offset, key in enumerate(part):
-                    if key not in rows:
-                        continue
-                    value, checksum = rows[key]
-                    if isinstance(value, float) and checksum == _checksum(key, value):
-                        values[start + offset], found[start + offset] = value, True
-                    else:
-                        damaged += 1
-        if damaged:
-            warnings.warn(f"{damaged} scores in the cache {self.path} are damaged and computed again", stacklevel=2)
+                rows = dict(connection.execute(f"SELECT key, value FROM scores WHERE key IN ({marks})", part))
+                for place, key in enumerate(part, start):
+                    value = rows.get(key)
+                    if isinstance(value, float) and math.isfinite(value):
+                        values[place], found[place] = value, True
         return values, found
 
     def put(self, keys: Sequence[bytes], values: FloatArray) -> None:
         """Write in one transaction; equal keys have equal values, so it does not matter who writes last."""
-        rows = [(key, value, _checksum(key, value)) for key, value in zip(keys, values.tolist(), strict=True)]
+        rows = zip(keys, values.tolist(), strict=True)
         with self._connection() as connection, connection:
-            connection.executemany("INSERT OR REPLACE INTO checked VALUES (?, ?, ?)", rows)
+            connection.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", rows)
 
     def __len__(self) -> int:
         with self._connection() as connection:
-            return int(connection.execute("SELECT COUNT(*) FROM checked").fetchone()[0])
+            return int(connection.execute("SELECT COUNT(*) FROM scores").fetchone()[0])
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -114,7 +104,3 @@ class ScoreCache:
             encoded = text.encode("utf-8", "surrogatepass")
             self._text_digests[text] = hashlib.blake2b(encoded, digest_size=16).digest()
         return self._text_digests[text]
-
-
-def _checksum(key: bytes, value: float) -> int:
-    return zlib.crc32(key + struct.pack("<d", value))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,8 +97,7 @@ _KINDS: dict[str, Entry] = {
 }
 
 
-@dataclass(frozen=True)
-class Partner:
+class Partner(NamedTuple):
     """A distilled utility of a target.
 
     Args:
@@ -194,8 +193,7 @@ def as_utility(utility: object, /, *, trust_remote_code: bool = False, **options
 
 def _make(name: str, place: str, options: Mapping[str, object], /, **fixed: object) -> Utility:
     """Import a utility's class and make the object, after a check of the options that the user gave."""
-    module, factory = place.split(":")
-    cls = getattr(importlib.import_module(f"..{module}", __package__), factory)
+    cls = pkgutil.resolve_name(f"hf_acpmbr.{place}")
     if not options:
         made: Utility = cls(**fixed)
         return made
