@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 
 from ..candidates import FloatArray, IntArray
 from ..config import integer, number, one_of, optional
@@ -20,7 +21,6 @@ from .network import NetworkUtility, padded
 from .tokenization import SpecialTokens, position_limit
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
 _COLUMNS_AT_ONCE = 512  # references whose token similarities are held at a time
@@ -98,8 +98,6 @@ class BERTScore(NetworkUtility["PreTrainedModel"]):
 
 class _BERTScoreKernel:
     def __init__(self, utility: BERTScore, table: TextTable, statistics: Statistics) -> None:
-        import torch
-
         self.utility, tokens = utility, utility.special_tokens
         self.rows = _token_rows(tokens, table.texts, utility.network.config)
         if utility.idf:  # log((n + 1) / (documents with the token + 1)) over n references, repetitions counted
@@ -116,8 +114,6 @@ class _BERTScoreKernel:
         self.states = utility.of_each_text([len(row) for row in self.rows], self._encode, statistics)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        import torch
-
         out = np.zeros(hypotheses.size)
         with torch.inference_mode():
             order = np.argsort(hypotheses, kind="stable")
@@ -129,8 +125,6 @@ class _BERTScoreKernel:
         return out if baseline is None else (out - baseline) / (1.0 - baseline)
 
     def _encode(self, texts: IntArray) -> list[torch.Tensor]:
-        import torch
-
         rows = [self.rows[k] for k in texts]
         states = self.utility.network(**padded(rows, self.pad_id, self.utility.device)).last_hidden_state
         states = torch.nn.functional.normalize(states, dim=-1)
@@ -138,8 +132,6 @@ class _BERTScoreKernel:
 
     def _row(self, hypothesis: int, references: IntArray) -> FloatArray:
         """Score one hypothesis against many references: one product over all their tokens."""
-        import torch
-
         own = self.states.get(np.array([hypothesis]))[0]
         theirs = self.states.get(references)
         sizes = torch.tensor([len(state) for state in theirs])

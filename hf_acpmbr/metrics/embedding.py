@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from ..candidates import FloatArray, IntArray
 from ..config import integer, one_of, optional
@@ -18,7 +19,6 @@ from .network import NetworkUtility
 from .tokenization import NO_LIMIT, position_limit
 
 if TYPE_CHECKING:
-    import torch
     from sentence_transformers import SentenceTransformer
 
 _POOLINGS = ("mean", "cls", "max")
@@ -100,11 +100,9 @@ class _CosineKernel:
 
     def _encode(self, texts: IntArray) -> torch.Tensor:
         """Return unit vectors: what the library's `encode` makes of one batch."""
-        from torch.nn.functional import normalize
-
         batch = [self.texts[k] for k in texts]
         options = {"batch_size": len(batch), "show_progress_bar": False, "convert_to_tensor": True}
-        return normalize(self.network.encode(batch, prompt=self.prefix, **options).float(), dim=-1)
+        return torch.nn.functional.normalize(self.network.encode(batch, prompt=self.prefix, **options).float(), dim=-1)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
         texts, inverse = np.unique(np.concatenate([hypotheses, references]), return_inverse=True)
@@ -116,8 +114,6 @@ class _CosineKernel:
 
     def vectors(self, texts: IntArray) -> FloatArray:
         """Return (k, D) unit vectors."""
-        import torch
-
         return np.asarray(torch.stack(self.states.get(texts)).cpu().double().numpy())
 
     def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:

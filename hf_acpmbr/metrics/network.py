@@ -6,12 +6,13 @@ import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
+from tqdm import tqdm
 
 from ..candidates import FloatArray, IntArray
 from ..config import describe, integer, one_of, optional
@@ -20,10 +21,6 @@ from ..scoring.checkpoints import checkpoint_folder, revision_of
 from ..scoring.utility import Statistics, Utility
 from .tokenization import SpecialTokens
 
-if TYPE_CHECKING:
-    import torch
-    from tqdm import tqdm
-
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _CPU_BATCH, _GPU_BATCH = 2048, 32768  # tokens; on a CPU larger batches only cost memory
 # What starting a batch is worth in padding: 1/16 of the budget. On the small rounds of the benchmark `together` that is
@@ -31,7 +28,7 @@ _CPU_BATCH, _GPU_BATCH = 2048, 32768  # tokens; on a CPU larger batches only cos
 _WORTH = 16
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 _LOADING = threading.RLock()  # the driver's two halves may both be the first to need a network
-N = TypeVar("N", bound="torch.nn.Module", covariant=True)
+N = TypeVar("N", bound=torch.nn.Module, covariant=True)
 Output = TypeVar("Output")
 Item = TypeVar("Item")
 
@@ -115,8 +112,6 @@ class NetworkUtility(Utility, Generic[N]):
         """The loaded network on its device, in evaluation mode."""
         with _LOADING:
             if self._network is None:
-                import torch
-
                 network = self.load()
                 try:
                     network = network.to(device=self.device, dtype=getattr(torch, self.dtype))
@@ -155,11 +150,10 @@ class NetworkUtility(Utility, Generic[N]):
             receive: given the indices of a batch and its result, keeps it; `array.__setitem__` does.
             statistics: where to count.
         """
-        import torch
-
         _ = self.network  # first: its errors are about loading, and not about a batch
         order, start = np.argsort(-lengths, kind="stable"), 0
-        with torch.inference_mode(), self._progress_bar(lengths.size) as bar:
+        bar = tqdm(total=lengths.size, desc=self.name, unit="seq", leave=False, disable=not self.progress)
+        with torch.inference_mode(), bar:
             while start < order.size:
                 batch = order[start : start + self._rows(lengths[order[start:]])]
                 longest = max(int(lengths[batch[0]]), 1)
@@ -174,15 +168,7 @@ class NetworkUtility(Utility, Generic[N]):
                 statistics.batches += 1
                 statistics.tokens += int(lengths[batch].sum())
                 statistics.padded_tokens += longest * batch.size
-                if bar is not None:
-                    bar.update(batch.size)
-
-    def _progress_bar(self, total: int) -> AbstractContextManager[tqdm[NoReturn] | None]:
-        if not self.progress:
-            return nullcontext()
-        from tqdm import tqdm
-
-        return tqdm(total=total, desc=self.name, unit="seq", leave=False)
+                bar.update(batch.size)
 
     def _rows(self, lengths: IntArray) -> int:
         """Return how many of the sequences (longest first) go into the next batch.
@@ -198,8 +184,6 @@ class NetworkUtility(Utility, Generic[N]):
 
     def _shrink(self, rows: int, longest: int, error: RuntimeError) -> None:
         """Halve the budget of tokens after an error of memory; raise others."""
-        import torch
-
         if not isinstance(error, torch.OutOfMemoryError) and not any(w in str(error).lower() for w in _NO_MEMORY):
             raise error
         if rows == 1:
@@ -268,8 +252,6 @@ def padded(
 
     They are ids filled up with `pad_id`, a mask that is 1 for tokens and, if given, segment types filled up with 0.
     """
-    import torch
-
     width = max(map(len, rows))
     inputs = {"input_ids": [[*row, *[pad_id] * (width - len(row))] for row in rows]}
     inputs["attention_mask"] = [[1] * len(row) + [0] * (width - len(row)) for row in rows]

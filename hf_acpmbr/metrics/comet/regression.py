@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 
 from ...candidates import FloatArray, IntArray
 from ...scoring.checkpoints import checkpoint_folder, naming, revision_of
@@ -17,7 +18,6 @@ from ..network import NetworkUtility, Once, padded
 from .hparams import CometHparams
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig
 
     from .network import CometNetwork
@@ -131,14 +131,14 @@ class COMET(CometCheckpoint):
     def weights(self) -> dict[str, torch.Tensor]:
         """(D, H) weights of the first layer per block."""
         names = "mt src mt·src |mt−src|" if self.reference_free else "mt ref mt·ref |mt−ref| mt·src |mt−src|"
-        chunks = cast("torch.nn.Linear", self.network.regression[0]).weight.chunk(self.blocks, dim=1)
+        chunks = cast(torch.nn.Linear, self.network.regression[0]).weight.chunk(self.blocks, dim=1)
         return {name: chunk.T for name, chunk in zip(names.split(), chunks, strict=True)}
 
     def of_hypothesis(self, mt: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """Return the (k, H) products that do not depend on the reference."""
         hidden = mt @ self.weights["mt"] + (mt * source) @ self.weights["mt·src"]
         hidden += (mt - source).abs() @ self.weights["|mt−src|"]
-        hidden += cast("torch.nn.Linear", self.network.regression[0]).bias
+        hidden += cast(torch.nn.Linear, self.network.regression[0]).bias
         return hidden + source @ self.weights["src"] if self.reference_free else hidden
 
     def of_reference(self, ref: torch.Tensor) -> torch.Tensor:
@@ -163,8 +163,6 @@ class _COMETKernel:
         self.of_hypothesis, self.of_reference = Once(self._of_hypothesis), Once(self._of_reference)
 
     def __call__(self, hypotheses: IntArray, references: IntArray, sources: IntArray) -> FloatArray:
-        import torch
-
         out = np.empty(hypotheses.size)
         mt, of_mt = np.unique(hypotheses * self.sources + sources, return_inverse=True)
         with torch.inference_mode():
@@ -203,8 +201,6 @@ class _COMETKernel:
 
     def vector_scores(self, hypotheses: IntArray, vectors: FloatArray) -> FloatArray:
         """Return (k, K) scores against reference vectors, all with the first source."""
-        import torch
-
         out = np.empty((hypotheses.size, len(vectors)))
         with torch.inference_mode():
             own, fixed = self._stack(hypotheses), torch.stack(self.of_hypothesis.get(hypotheses * self.sources))
@@ -214,13 +210,9 @@ class _COMETKernel:
         return out
 
     def _stack(self, texts: IntArray) -> torch.Tensor:
-        import torch
-
         return torch.stack(self.states.get(texts))
 
     def _index(self, places: IntArray) -> torch.Tensor:
-        import torch
-
         return torch.from_numpy(places).to(self.utility.device)
 
     def _encode(self, texts: IntArray) -> torch.Tensor:
@@ -228,13 +220,13 @@ class _COMETKernel:
         states, last = self.utility.network(**inputs)
         mask, how = inputs["attention_mask"], self.utility.hparams.pool
         if how == "default":  # the first token of the last layer, whatever layers are mixed
-            return cast("torch.Tensor", last[:, 0])
+            return cast(torch.Tensor, last[:, 0])
         if how == "cls":
-            return cast("torch.Tensor", states[:, 0])
+            return cast(torch.Tensor, states[:, 0])
         present = mask.bool().unsqueeze(-1)
         if how == "max":
-            return cast("torch.Tensor", states.masked_fill(~present, -np.inf).amax(dim=1))
+            return cast(torch.Tensor, states.masked_fill(~present, -np.inf).amax(dim=1))
         if how == "avg":
             summed = states.masked_fill(~present, 0.0).sum(dim=1)
-            return cast("torch.Tensor", summed / mask.sum(dim=1, keepdim=True).to(states.dtype))
+            return cast(torch.Tensor, summed / mask.sum(dim=1, keepdim=True).to(states.dtype))
         raise ValueError(f"{self.utility.checkpoint} has pool={how!r}: supported are avg, max, cls and default")
