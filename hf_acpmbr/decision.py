@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -153,8 +152,8 @@ class Decision:
 
     def changed(self, **fields: object) -> Decision:
         """Return it with other fields; what is made when it is read stays unread."""
-        twin = copy.copy(self)
-        twin.__dict__.update(fields)
+        twin = object.__new__(type(self))  # a copy would write the signature, as a pickle does
+        twin.__dict__.update(self.__dict__ | fields)
         return twin
 
     def nbest(self, k: int | None = None) -> list[Ranked]:
