@@ -203,7 +203,7 @@ def _make(name: str, place: str, options: Mapping[str, object], /, **fixed: obje
 
 def _look_at(name: str) -> Entry:
     """Find out what a path or hub id is that no table names: an `evaluate` script, or what its small files say."""
-    from ..metrics.comet.hparams import CometHparams, is_hub_mixin
+    from ..metrics.comet.hparams import comet_class
 
     folder = Path(name).expanduser()
     script = folder / f"{folder.name}.py" if folder.is_dir() else folder
@@ -218,12 +218,10 @@ def _look_at(name: str) -> Entry:
             folder, checkpoint = checkpoint_folder(name, ("config.json", "hparams.yaml")), name
         except Exception as error:  # whatever the hub's client raises for unknown, gated or unreachable repositories
             raise ValueError(f"{unknown} (as a hub id it cannot be reached: {error})") from error
-    if (folder / "hparams.yaml").is_file() or is_hub_mixin(folder):
-        kind = CometHparams.read_class(folder)
-    elif (folder / "config.json").is_file():
+    if not (kind := comet_class(folder)):
+        if not (folder / "config.json").is_file():
+            raise ValueError(unknown)
         kind = str(read_config(folder).get("model_type", ""))
-    else:
-        raise ValueError(unknown)
     if kind not in _KINDS:
         raise ValueError(
             f"{checkpoint} is a {kind or 'model'!r} checkpoint, which is not a metric by itself. To compare texts with "

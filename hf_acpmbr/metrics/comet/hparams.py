@@ -69,23 +69,13 @@ class CometHparams:
         return 1 + len(self.error_labels) if self.word_level_training else 0
 
     @classmethod
-    def read_class(cls, folder: Path) -> str:
-        """Return COMET's name for the class of a checkpoint folder, from its small files alone."""
-        if (folder / "hparams.yaml").is_file():
-            kind = str(read_json(folder / "hparams.yaml").get("class_identifier"))
-            if kind not in DEFAULTS:
-                raise ValueError(f"{folder} is a {kind!r} checkpoint; supported are {', '.join(DEFAULTS)}")
-            return kind
-        if is_hub_mixin(folder):
-            return "xcomet_metric"
-        raise FileNotFoundError(
-            f"{folder} has neither hparams.yaml nor the config.json of XCOMET-lite: is it a COMET checkpoint?"
-        )
-
-    @classmethod
     def read(cls, folder: Path) -> CometHparams:
         """Read all of a checkpoint folder."""
-        kind = cls.read_class(folder)
+        kind = comet_class(folder)
+        if not kind:
+            raise FileNotFoundError(
+                f"{folder} has neither hparams.yaml nor the config.json of XCOMET-lite: is it a COMET checkpoint?"
+            )
         if (folder / "hparams.yaml").is_file():
             named = given = read_json(folder / "hparams.yaml")
             if (folder / COMET_WEIGHTS).is_file():
@@ -109,7 +99,14 @@ class CometHparams:
         return cls(**known)
 
 
-def is_hub_mixin(folder: Path) -> bool:
-    """Return whether config.json holds COMET's own settings and not those of a transformers model."""
+def comet_class(folder: Path) -> str:
+    """Return COMET's name for the class of a checkpoint folder, from its small files alone; "" for other folders."""
+    if (folder / "hparams.yaml").is_file():
+        kind = str(read_json(folder / "hparams.yaml").get("class_identifier"))
+        if kind not in DEFAULTS:
+            raise ValueError(f"{folder} is a {kind!r} checkpoint; supported are {', '.join(DEFAULTS)}")
+        return kind
+    # As huggingface_hub saves COMET's own settings; those of a transformers model have a model_type.
     config = read_json(folder / "config.json")
-    return "model_type" not in config and "encoder_model" in config and "pretrained_model" in config
+    saved_by_hub = "model_type" not in config and "encoder_model" in config and "pretrained_model" in config
+    return "xcomet_metric" if saved_by_hub else ""
