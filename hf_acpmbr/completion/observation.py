@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..candidates import IntArray
 from ..config import Stage
@@ -91,17 +90,10 @@ def _mixed(rows: IntArray, columns: IntArray, m: int, random: np.random.Generato
     columns = columns.copy()
     for _ in range(_MIXING_ROUNDS):
         one, other = np.array_split(random.permutation(rows.size)[: rows.size // 2 * 2], 2)
-        present = np.sort(rows * m + columns)
+        present = rows * m + columns
         first, second = rows[one] * m + columns[other], rows[other] * m + columns[one]
         proposed, times = np.unique(np.concatenate([first, second]), return_counts=True)
-        taken = np.union1d(proposed[times > 1], proposed[_contains(present, proposed)])
-        swap = ~(_contains(taken, first) | _contains(taken, second))
+        taken = np.union1d(proposed[times > 1], proposed[np.isin(proposed, present)])
+        swap = ~(np.isin(first, taken) | np.isin(second, taken))
         columns[one[swap]], columns[other[swap]] = columns[other[swap]], columns[one[swap]]
     return columns
-
-
-def _contains(sorted_values: IntArray, queries: IntArray) -> npt.NDArray[np.bool_]:
-    if not sorted_values.size:
-        return np.zeros(queries.size, dtype=np.bool_)
-    place = np.minimum(np.searchsorted(sorted_values, queries), sorted_values.size - 1)
-    return np.asarray(sorted_values[place] == queries)
