@@ -47,7 +47,12 @@ class EnsembleMBR(Decoder):
 
     def decide(self, problem: Problem) -> Steps[Decision]:
         scorers = (problem.target, *problem.guides)
-        weights = self._weights_for(len(scorers))
+        weights = np.array(self.weights or [1.0] * len(scorers))
+        if len(weights) != len(scorers):
+            raise ValueError(
+                f"weights has {len(weights)} numbers for {len(scorers)} utilities (the target and {len(scorers) - 1} "
+                "guides): give one for each, the target's first"
+            )
         every = Pairs.full(problem.shape)
         observed = yield from problem.observe([(scorer, every) for scorer in scorers])
         opinions = []
@@ -58,22 +63,13 @@ class EnsembleMBR(Decoder):
             opinions.append(beaten(mean, problem.candidates.weights) if ranked else mean / scale)
         return self.decision(
             problem,
-            weights @ np.stack(opinions),
+            weights / weights.sum() @ np.stack(opinions),
             f"every pair by {len(scorers)} utilities",
             deciding=None,
             rates=[(scorer, 1.0) for scorer in scorers],
             observed=observed[0],
             guides=tuple(observed[1:]),
         )
-
-    def _weights_for(self, utilities: int) -> FloatArray:
-        if self.weights is not None and len(self.weights) != utilities:
-            raise ValueError(
-                f"weights has {len(self.weights)} numbers for {utilities} utilities (the target and {utilities - 1} "
-                "guides): give one for each, the target's first"
-            )
-        weights = np.ones(utilities) if self.weights is None else np.asarray(self.weights, dtype=np.float64)
-        return np.asarray(weights / weights.sum())
 
 
 def beaten(values: FloatArray, shares: FloatArray) -> FloatArray:
