@@ -51,7 +51,9 @@ class Candidates:
     weights: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        texts = _checked_texts(self.texts)
+        texts = checked_texts(self.texts, "candidates")
+        if not texts:
+            raise ValueError("candidates is empty: give at least one text")
         n = len(texts)
         if len(set(texts)) != n:
             raise ValueError("candidates has repeated texts: use Candidates.from_texts, which counts them")
@@ -81,7 +83,7 @@ class Candidates:
         Equal texts with different token ids are different events, so their probabilities add up, and the ids of the
         most probable one are kept. Equal texts with equal ids (or without ids) are one event drawn again.
         """
-        items = _checked_texts(texts)
+        items = checked_texts(texts, "candidates")
         n = len(items)
         index: dict[str, int] = {}
         place = np.fromiter((index.setdefault(text, len(index)) for text in items), dtype=np.int64, count=n)
@@ -244,15 +246,14 @@ class Candidates:
         return [text for text, count in zip(self.texts, self.counts, strict=True) for _ in range(int(count))]
 
 
-def _checked_texts(texts: Iterable[str]) -> list[str]:
+def checked_texts(texts: Iterable[str], name: str) -> list[str]:
+    """Return the texts as a list; refuse a single string, and what is no string."""
     if isinstance(texts, str):
-        raise TypeError("candidates is a single string: give a list of strings")
+        raise TypeError(f"{name} is a single string: give a list of strings")
     items = list(texts)
-    if not items:
-        raise ValueError("candidates is empty: give at least one text")
     for position, text in enumerate(items):
         if not isinstance(text, str):
-            raise TypeError(f"candidates[{position}] is {type(text).__name__}, expected str")
+            raise TypeError(f"{name}[{position}] is {type(text).__name__}, expected str")
     return items
 
 

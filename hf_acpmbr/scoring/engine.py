@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
+from ..candidates import FloatArray, IntArray, checked_texts
 from ..version import code_version
 from .cache import ScoreCache
 from .fingerprint import digest
@@ -259,12 +259,8 @@ class Lookup:
 
 def numbered(texts: Sequence[str], index: dict[str, int], name: str) -> IntArray:
     """Number texts by `index`, which gets those that it does not have yet."""
-    if isinstance(texts, str):
-        raise TypeError(f"{name} is a single string: give a list of strings")
-    for position, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"{name}[{position}] is {type(text).__name__}, expected str")
-    return np.fromiter((index.setdefault(text, len(index)) for text in texts), dtype=np.int64, count=len(texts))
+    items = checked_texts(texts, name)
+    return np.fromiter((index.setdefault(text, len(index)) for text in items), dtype=np.int64, count=len(items))
 
 
 def _checked(indices: IntArray, size: int, name: str) -> IntArray:
