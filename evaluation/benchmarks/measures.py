@@ -77,14 +77,13 @@ class Shares:
 def shares(model: Any, work: Callable[[], object]) -> Shares:
     """Run `work` and see what the model took of its time.
 
-    Full speed is that of the largest matrix product of the work by itself, measured afterwards.
+    Full speed is that of the largest matrix product of the work by itself, by the same kernels, measured afterwards.
     """
-    operations: Counter[tuple[int, int, int]] = Counter()  # by (rows, inputs, outputs)
+    operations: Counter[tuple[int, Any]] = Counter()  # by rows and layer
     clock = [0.0]
 
     def note(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        shape = output.numel() // layer.out_features, layer.in_features, layer.out_features
-        operations[shape] += 2 * shape[0] * shape[1] * shape[2]
+        operations[output.numel() // layer.out_features, layer] += 2 * output.numel() * layer.in_features
 
     def before(*_: object) -> None:
         clock[0] -= time.process_time()
@@ -99,8 +98,9 @@ def shares(model: Any, work: Callable[[], object]) -> Shares:
     finally:
         for hook in hooks:
             hook.remove()
-    rows, width, columns = max(operations, key=lambda shape: operations[shape])
-    left, right = torch.randn(rows, width), torch.randn(width, columns)
-    fastest = min(cpu_seconds(lambda: left @ right)[0] for _ in range(TRIALS))
-    products = sum(operations.values()) / (2 * rows * width * columns) * fastest
+    rows, largest = max(operations, key=lambda key: operations[key])
+    given = torch.randn(rows, largest.in_features)
+    with torch.no_grad():
+        fastest = min(cpu_seconds(lambda: largest(given))[0] for _ in range(TRIALS))
+    products = sum(operations.values()) / (2 * given.numel() * largest.out_features) * fastest
     return Shares(seconds, clock[0] / seconds, products / seconds)
