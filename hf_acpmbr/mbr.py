@@ -20,7 +20,7 @@ from .generation.request import read_request, source_texts
 from .recipe import Recipe, utility_specs
 from .sampling import Request, Samples
 from .sampling.base import Sampler
-from .scoring import Source, Utility, UtilityLike, decide_together
+from .scoring import Source, UtilityLike, decide_together
 from .until_sure import Asking, Drawing, decide_until_sure, stated_loss
 
 if TYPE_CHECKING:
@@ -82,12 +82,11 @@ class ACPMBR:
             raise TypeError(f"recipe must be a name or a Recipe, got {type(recipe).__name__}")
         self.decoder = self.recipe.decoder
         self.decoder.check_utilities(self.recipe.target is not None, len(self.recipe.distilled))
-        specs = (self.recipe.target, *self.recipe.distilled)
-        loaded = [None if spec is None else spec.load(trust_remote_code=trust_remote_code) for spec in specs]
-        self.target: Utility | None = loaded[0]
-        self.guides: tuple[Utility, ...] = tuple(guide for guide in loaded[1:] if guide is not None)
+        spec, trust = self.recipe.target, trust_remote_code
+        self.target = None if spec is None else spec.load(trust_remote_code=trust)
+        self.guides = tuple(spec.load(trust_remote_code=trust) for spec in self.recipe.distilled)
         self._start = partial(self.decoder.start, target=self.target, guides=self.guides, seed=self.recipe.seed)
-        used = [utility for utility in loaded if utility is not None]
+        used = self.guides if self.target is None else (self.target, *self.guides)
         self._joins_sources = any(utility.joins_sources for utility in used)
         self._reads_sources = any(utility.needs_source or utility.takes_source for utility in used)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .types import JSON
 
 RECIPE_NAME = "mbr_recipe.json"
-# N = M in the paper's experiments; its reduction rates mean these many scores per row.
+# N = M in the paper's experiments: what its reduction rates refer to.
 PAPER_SAMPLES = 1024
 # What a loss stated for "auto" bounds; `Sampling.sure` says it for people.
 ON_AVERAGE, EVERY_SENTENCE = "on average", "every sentence"

@@ -146,7 +146,7 @@ class COMET(CometCheckpoint):
         return ref @ self.weights["ref"]
 
     def of_both(self, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-        """Return the (k, H) products of two texts, in whichever order."""
+        """Return the (k, H) products of two texts, which are the same in either order."""
         return (mt * ref) @ self.weights["mt·ref"] + (mt - ref).abs() @ self.weights["|mt−ref|"]
 
     def scores(self, hidden: torch.Tensor) -> FloatArray:
