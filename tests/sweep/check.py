@@ -142,6 +142,16 @@ def _watching_prompts(found: Findings) -> Iterator[None]:
     found.prompt = next((kind for kind in ("built", "joined", "copied") if kind in seen), "–")
 
 
+class _Keeping(ACPMBR):
+    """Keeps all of its output, whatever a model's own `generate` makes of it."""
+
+    output: Any = None
+
+    def _generate(self, *args: Any) -> Any:
+        self.output = super()._generate(*args)
+        return self.output
+
+
 class _Noted(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
@@ -163,11 +173,13 @@ def run(
     log = logging.getLogger("hf_acpmbr")
     log.addHandler(noted)
     try:
-        mbr = ACPMBR(tokenizer(), target="chrf", decoder="mbr", num_candidates=CANDIDATES, sampler=sampler, **settings)
+        mbr = _Keeping(
+            tokenizer(), target="chrf", decoder="mbr", num_candidates=CANDIDATES, sampler=sampler, **settings
+        )
+        if model.config.model_type != "whisper":  # whose own `generate` takes the output apart
+            added = {**added, "return_dict_in_generate": True}
         with _watching_prompts(found):
-            out = model.generate(
-                **given, **added, custom_generate=mbr, max_new_tokens=NEW_TOKENS, return_dict_in_generate=True
-            )
+            model.generate(**given, **added, custom_generate=mbr, max_new_tokens=NEW_TOKENS)
     except Exception as error:
         found.error = said(error)
         return found
@@ -177,7 +189,7 @@ def run(
         found.sampler = "chunked"
     if found.sampler == "chunked":
         found.prompt = "–"
-    if not hasattr(out, "decisions"):
+    if (out := mbr.output) is None:
         found.error = "its own generate does not hand custom_generate on"
         return found
     epsilon = settings.get("epsilon", EPSILON)
@@ -186,7 +198,7 @@ def run(
         if pool.total != CANDIDATES:
             found.error, found.wrong = f"{pool.total} candidates instead of {CANDIDATES}", True
         for ids, own, drawn in zip(pool.token_ids, pool.logprobs, pool.sampling_logprobs, strict=True):
-            expected = forced_logprobs(model, one, ids, epsilon, added)
+            expected = forced_logprobs(model, one, ids, epsilon, MODES[mode][1])
             gaps = [abs(own - expected[0])] + ([abs(drawn - expected[1])] if expected[1] is not None else [])
             found.difference = max(found.difference, *(gap if math.isfinite(gap) else math.inf for gap in gaps))
             found.candidates += 1

@@ -12,7 +12,7 @@ SHARED, CHUNKED = ("prefix-sharing", "chunked", "prefix-sharing"), ("chunked", "
 # One of each kind, with the samplers of one source, of one source in chunks, and of two sources, and how prefixes see
 # the prompt: plain, with biases on scores that need all keys, encoder-decoder, linear attention beside attention, a
 # state that prefixes cannot share, a penalty on the prompt, images with features of several layers, images as one
-# flat tensor, a sound.
+# flat tensor, a sound, a `generate` of its own around it.
 KINDS = {
     "LlamaForCausalLM": (*SHARED, "joined"),
     "BloomForCausalLM": (*SHARED, "built"),
@@ -23,6 +23,7 @@ KINDS = {
     "Qwen3VLForConditionalGeneration": (*SHARED, "joined"),
     "Llama4ForConditionalGeneration": (*SHARED, "joined"),
     "Speech2TextForConditionalGeneration": (*SHARED, "–"),
+    "WhisperForConditionalGeneration": (*SHARED, "–"),
 }
 
 
