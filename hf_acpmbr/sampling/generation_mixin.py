@@ -103,17 +103,19 @@ def run_loop(
     model: Any = request.model
     ids, count = request.input_ids, len(request.keys)
     kwargs = {name: value for name, value in request.model_kwargs.items() if name not in _CACHES}
+    which = Rows(np.arange(count) if source is None else np.array([source]))
+    which.one = None  # copies instead of views: transformers and some models write into encodings
     if source is not None and count > 1:
         if shared := without_rows(kwargs, count):
             raise ValueError(
                 f"{', '.join(shared)} cannot be divided among {count} rows: call generate for one source at a time, "
                 "with num_beams=1 and num_return_sequences=1"
             )
-        own_row = Rows(np.array([source]))
-        ids, kwargs = own_row.pick(ids), arguments_of(kwargs, own_row, count)
-    for name in ("mm_encoder_outputs", "encoder_outputs"):  # changed in place where rows are repeated
-        if name in kwargs:
-            kwargs[name] = copy.deepcopy(kwargs[name])
+        ids, kwargs = which.pick(ids), arguments_of(kwargs, which, count)
+    elif "encoder_outputs" in kwargs:
+        kwargs["encoder_outputs"] = which.of(kwargs["encoder_outputs"])
+    if "mm_encoder_outputs" in kwargs:
+        kwargs["mm_encoder_outputs"] = copy.deepcopy(kwargs["mm_encoder_outputs"])
     ids, kwargs = model._expand_inputs_for_generation(rows, model.config.is_encoder_decoder, ids, **kwargs)
     if count == 1 < rows:
         _repeat_images(request, kwargs, rows)
