@@ -56,11 +56,13 @@ def obstacle(request: Request) -> str | None:
     if "cache_params" in given:
         return "a recurrent state instead of a key/value cache"
     cache, positions = given.get("past_key_values"), given.get("position_ids")
-    parts = _parts(cache)
-    if any(getattr(part, "offloading", False) for part in parts):
+    own: tuple[object, ...] = (cache,)
+    if isinstance(cache, EncoderDecoderCache):
+        own = cache.self_attention_cache, cache.cross_attention_cache
+    if any(getattr(part, "offloading", False) for part in own):
         return "an offloaded cache, whose rows cannot be forked"
-    layers = {type(layer) for part in parts for layer in getattr(part, "layers", ())}
-    caches = {type(part) for part in (cache, *parts)}
+    layers = {type(layer) for part in own for layer in getattr(part, "layers", ())}
+    caches = {type(part) for part in (cache, *own)}
     if cache is None and given.get("use_cache", True):
         caches.add(object)  # which one the model makes for itself is not known yet
     if (
@@ -76,12 +78,6 @@ def obstacle(request: Request) -> str | None:
     if kind not in _FOUND:
         _FOUND[kind] = _difference(request, steps)
     return _FOUND[kind]
-
-
-def _parts(cache: object) -> tuple[object, ...]:
-    if isinstance(cache, EncoderDecoderCache):
-        return cache.self_attention_cache, cache.cross_attention_cache
-    return (cache,)
 
 
 @torch.no_grad()

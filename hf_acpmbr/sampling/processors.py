@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ def writes_into_scores(item: object) -> bool:
     return type(item).__module__ != lp.__name__
 
 
-def _rebound(item: object, request: Request, source: int, rows: int) -> lp.LogitsProcessor:
+def _rebound(item: Any, request: Request, source: int, rows: int) -> lp.LogitsProcessor:
     """Make one of `_REBOUND` anew for rows of one source."""
     if isinstance(item, lp.PrefixConstrainedLogitsProcessor):
         allowed = item._prefix_allowed_tokens_fn
@@ -113,6 +113,4 @@ def _rebound(item: object, request: Request, source: int, rows: int) -> lp.Logit
     own = cast("torch.LongTensor", request.encoder_input_ids[source : source + 1])
     if isinstance(item, lp.EncoderNoRepeatNGramLogitsProcessor):
         return lp.EncoderNoRepeatNGramLogitsProcessor(item.ngram_size, own)
-    if isinstance(item, lp.EncoderRepetitionPenaltyLogitsProcessor):
-        return lp.EncoderRepetitionPenaltyLogitsProcessor(1 / item.penalty, own)
-    raise TypeError(f"{type(item).__name__} cannot be bound to one source")
+    return lp.EncoderRepetitionPenaltyLogitsProcessor(1 / item.penalty, own)
