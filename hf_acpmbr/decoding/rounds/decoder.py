@@ -199,10 +199,7 @@ class RoundsMBR(Decoder):
         if race.finished:
             return self.exact_decision(problem, problem.target, observed.dense())
         drawn = problem.drawn[0] * problem.drawn[1]
-        spent = [
-            (problem.target, race.spent),
-            *((each.scorer, sum(len(a[2]) for a in each.asked)) for each in race.guides),
-        ]
+        spent = [(problem.target, race.spent), *((guide.scorer, guide.spent) for guide in race.guides)]
         went = " → ".join(map(str, race.sizes))
         ended = f"stopped early, {early}" if early else "all rounds done"
         return self.decision(

@@ -232,8 +232,9 @@ class Race:
 
     def _guided(self, guide: Guide, depth: IntArray) -> IntArray:
         """How many columns of the guide belong to a depth of the target."""
-        # All candidates alike where a loss is stated: the best would be compared on columns that only they have.
-        most = max(min(guide.most // self.n, self.m), 1) if self.states_loss else self.m
+        # All candidates alike where a loss is stated: the best would be compared on columns that only they have. Two
+        # rows are kept for leaders that are scored against everything.
+        most = int(np.clip((guide.most - 2 * self.m) // self.n, 1, self.m)) if self.states_loss else self.m
         columns = np.ceil(np.minimum(guide.ratio, self.m) * depth).astype(np.int64)
         return np.asarray(np.clip(columns, min(_LEAST_GUIDED, most), most))
 
@@ -413,9 +414,9 @@ class Race:
         if len(found):
             scores = yield Ask.block(target, None, columns)
             self.known = self.known + gains(target.utility, scores) @ self.columns.shares[columns] / self.unit
-            for k, place in enumerate(found):
-                new = np.flatnonzero(self.scores.depth <= place)
-                self.asked.append((new, np.full(len(new), columns[k]), scores[new, k]))
+            rows, which = np.nonzero(self.scores.depth[:, None] <= found)
+            if len(rows):
+                self.asked.append((rows, columns[which], scores[rows, which]))
             self.scores = self.scores.without(found)
             for guide in self.guides:
                 guide.leave_out(found)
