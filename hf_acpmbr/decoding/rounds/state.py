@@ -234,7 +234,9 @@ class Race:
         """How many columns of the guide belong to a depth of the target."""
         # All candidates alike where a loss is stated: the best would be compared on columns that only they have. Two
         # rows are kept for leaders that are scored against everything.
-        most = int(np.clip((guide.most - 2 * self.m) // self.n, 1, self.m)) if self.states_loss else self.m
+        most = self.m
+        if self.states_loss and guide.most < self.n * self.m:
+            most = max((guide.most - 2 * self.m) // self.n, 1)
         columns = np.ceil(np.minimum(guide.ratio, self.m) * depth).astype(np.int64)
         return np.asarray(np.clip(columns, min(_LEAST_GUIDED, most), most))
 
