@@ -146,8 +146,9 @@ class OutputFile:
 
     def _divided_otherwise(self) -> bool:
         """Return whether a run with another number of processes is at work."""
-        siblings = set(self.shards.folder.glob(f"*-of-{self.share.count}.lock"))
-        for path in set(self.shards.folder.glob("*-of-*.lock")) - siblings:
+        for path in self.shards.folder.glob("*-of-*.lock"):  # listed once: siblings may be starting right now
+            if path.name.endswith(f"-of-{self.share.count}.lock"):
+                continue
             with suppress(FileNotFoundError), path.open("r+b") as file:
                 if not lock_file(file):
                     return True

@@ -56,7 +56,7 @@ TRANSLATE = {
         "--target",
         "bertscore",
         "--target-option",
-        "checkpoint=roberta-large",
+        "checkpoint=FacebookAI/roberta-large",
         "layer=17",
     ],
     "llama": ["--model", published.LLAMA, "--chat", "--prompt", "see {source}", "--target", "comet"],
@@ -222,7 +222,7 @@ def check_paper(folder: Path) -> None:
     assert sorted(result.pair for result in results) == ["de-en", "en-de"]
     for result in results:
         table = build_table(result)
-        rows = [[cell.text for cell in row] for row in table.rows if row is not None]
+        rows = [row for row in table.rows if row is not None]
         methods = [row[0].split()[0].rstrip(",") for row in rows]
         assert methods == ["MAP", "Beam", *["MBR"] * 4, "PMBR", *["AC-PMBR"] * 3, "Oracle"]
         metrics = slice(2, 2 + len(result.settings.metrics))
