@@ -28,15 +28,12 @@ def headline(analysis: Analysis) -> str:
     if decision.exact:
         return f"{analysis.method} took all {n * n:,} pairs: this is full MBR.{ended}"
     said = f"{called(decision.calls)} calls instead of {n * n:,}, {_cost(analysis, decision.calls)} of full MBR's cost"
-    went = f", in rounds of {_went(analysis)} candidates" if decision.rounds else ""
+    went = f", in {len(decision.rounds)} rounds" if decision.rounds else ""
     loses = ""
     if decision.expected_regret is not None:
-        loses = f". It expects to lose {_percent(decision.expected_regret, analysis.target)} of 100 against full MBR"
+        lost = 100 * decision.expected_regret / analysis.target.scale
+        loses = f". It expects to lose {lost:.2f} of 100 against full MBR"
     return f"{analysis.method}: {said}{went}{loses}.{ended}"
-
-
-def _went(analysis: Analysis) -> str:
-    return " → ".join(map(str, analysis.decision.rounds))
 
 
 def called(calls: Mapping[str, int]) -> str:
@@ -203,7 +200,8 @@ def rounds_picture(analysis: Analysis) -> str:
     if not decision.rounds:
         why = "all pairs were scored" if decision.exact else "the pairs to score were chosen at once"
         return _note(f"{escape(analysis.method)} had no rounds: {why}.")
-    said = _note(f"Who was in which round: {_went(analysis)} candidates. The area of a dot is the number of new pairs.")
+    sizes = " → ".join(map(str, decision.rounds))
+    said = _note(f"Who was in which round: {sizes} candidates. The area of a dot is the number of new pairs.")
     if not decision.trials:
         return said
     pairs = np.stack([np.bincount(trial.rows, minlength=n) for trial in decision.trials], axis=1)
