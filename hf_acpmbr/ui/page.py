@@ -25,7 +25,7 @@ _HERE = Path(__file__).parent
 _LOG = logging.getLogger(__name__)
 _INTRO = """# Minimum Bayes Risk decoding
 Of many candidate translations, choose the one that agrees best with the others, by a quality metric.
-Only a few of the pairs are scored; a cheaper metric guides which."""
+Only some of the pairs are scored; a cheaper metric may help to find them."""
 _LANGUAGES = {"en": "English", "de": "German"}
 _EXAMPLES = [
     [OPENING, "en", "de"],
