@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 _MOST_DRAWS = 2**53  # weights are counts divided by their sum
+_ROUNDING = 1e-9  # of double precision, a few sums later
 _COUNT = integer(1)
 
 
@@ -244,6 +245,13 @@ class Candidates:
     def expanded(self) -> list[str]:
         """List the draws with duplicates, grouped by text."""
         return [text for text, count in zip(self.texts, self.counts, strict=True) for _ in range(int(count))]
+
+
+def standardised(features: FloatArray) -> FloatArray:
+    """Bring (n, F) features to mean 0 and variance 1; leave out those that are the same for all, up to rounding."""
+    center, spread = features.mean(0), features.std(0)
+    telling = spread > _ROUNDING * np.maximum(np.abs(center), np.finfo(float).tiny)
+    return np.asarray((features - center)[:, telling] / spread[telling])
 
 
 def checked_texts(texts: Iterable[str], name: str) -> list[str]:

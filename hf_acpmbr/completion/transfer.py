@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..candidates import FloatArray, IntArray
+from ..candidates import FloatArray, IntArray, standardised
 from ..config import integer, number, optional, setting
 from ..matrix import ObservedScores, Pairs
 from .base import Completer, Completion
@@ -68,9 +68,7 @@ class Transfer(Completer):
         """Fit each guide on its own, then the target with the guides' parts as prior means."""
         seed = seed if self.seed is None else self.seed
         none = np.empty((target.shape[0], 0))
-        known = none if features is None else features
-        telling = [k for k, column in enumerate(known.T) if mean_and_spread(column)[1]]
-        known = (known - known.mean(0))[:, telling] / known.std(0)[telling]
+        known = none if features is None else standardised(features)
         parts = [self._fit(guide, [], none, seed).parts for guide in guides]
         return self._fit(target, parts, known, seed).completion()
 

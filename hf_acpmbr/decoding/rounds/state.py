@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...candidates import FloatArray, IntArray
+from ...candidates import FloatArray, IntArray, standardised
 from ...matrix import ObservedScores
 from ...scoring import Ask
 from ..base import Problem, Steps, gains
@@ -36,7 +36,7 @@ _LEAST_OF_BEST = 0.02
 _RIVAL, _COLUMNS = 0.05, 6.0
 # A stop needs a probability of at most 5% that the loss is above the bound, and not only its mean below.
 _RISK = 0.05
-# Variances are taken to be smaller than they look if estimates move less than they should, at most to 0.3. That rests
+# Variances are taken to be smaller than they look if estimates move less than they should, at most to half. That rests
 # on 8 moves as expected and at most 16 of a round, each of which counts 0.6 as much a round later.
 _LEAST_TRUST, _EXPECTED_MOVES, _FADE, _MOST_MOVES, _FARTHEST = 0.5, 8.0, 0.6, 16, 9.0
 # A guide is tried on 48 candidates before anything is spent on it.
@@ -176,7 +176,7 @@ class Race:
         favours = np.zeros(self.n)
         for guide in self.guides:
             if len(guide.scores.values):
-                favours += _standard(guide.fit(self.own).row[:, None]).sum(axis=1)
+                favours += standardised(guide.fit(self.own).row[:, None]).sum(axis=1)
         if not favours.any():
             return drawn
         mixed = np.stack([np.lexsort((self.by_text, -favours)), drawn], axis=1).ravel()
@@ -270,7 +270,7 @@ class Race:
         known = [self.problem.candidates.features]
         if not self.states_loss:
             known += [each.fit(self.own).row[:, None] for each in self.guides if each.scores.depth.all()]
-        features = np.column_stack([_standard(each) for each in known])
+        features = np.column_stack([standardised(each) for each in known])
         added = self.bonus + self.known
 
         def believed(leader: int) -> Beliefs:
@@ -480,10 +480,3 @@ def _ranks(texts: Sequence[str], came: IntArray | None = None) -> IntArray:
         order = order[np.argsort(came[order], kind="stable")]
     ranks[order] = np.arange(len(texts))
     return ranks
-
-
-def _standard(features: FloatArray) -> FloatArray:
-    """(N, F) on a scale of variance 1; what is the same for all is left out."""
-    center, spread = features.mean(0), features.std(0)
-    telling = spread > 1e-9 * np.maximum(np.abs(center), 1e-300)
-    return np.asarray((features - center)[:, telling] / spread[telling])
